@@ -1,0 +1,61 @@
+# The two commands of the README are `make quicktour` and `make test`; a bare `make` lists the rest.
+PRESET ?= ci
+JOBS ?= $(shell scripts/jobs)
+PREFIX ?= /usr/local
+ACCELERATE_GOLDEN_DIR ?= tests/golden
+BUILD = build/$(PRESET)
+
+# Clones of this repository share what ccache has compiled; a user without a writable home keeps it under build/.
+export CCACHE_BASEDIR ?= $(CURDIR)
+export CCACHE_NOHASHDIR ?= 1
+export CCACHE_STATSLOG ?= $(CURDIR)/build/ccache.log
+ifneq ($(shell test -w "$$HOME" && echo writable),writable)
+export CCACHE_DIR ?= $(CURDIR)/build/ccache
+endif
+export ACCELERATE_MAKE_BEGAN := $(shell date +%s)
+export PRESET JOBS PREFIX
+
+.DEFAULT_GOAL := help
+.PHONY: help quicktour test golden soak install bench format clean setup build
+
+help: ## list these targets
+	@echo "Accelerate for C++. PRESET=$(PRESET) JOBS=$(JOBS) PREFIX=$(PREFIX) can be set on the command line."
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name does; do printf '  make %-10s %s\n' "$$name" "$$does"; done
+
+quicktour: build ## install what is missing, build, and run a program on two CPU processes
+	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution"
+	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution
+
+test: build ## the same set-up, then every test, the sanitizer build of the torch-free part, and the budgets
+	@scripts/test
+
+golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default tests/golden)
+	@echo "== golden: conformance tests on $(abspath $(ACCELERATE_GOLDEN_DIR))"
+	@ACCELERATE_GOLDEN_DIR=$(abspath $(ACCELERATE_GOLDEN_DIR)) ctest --test-dir $(BUILD) -L '^golden$$' --no-tests=error --verbose
+
+soak: build ## the full counts: soak tests, then sanitizer builds of what links torch (an hour or more)
+	@scripts/soak
+
+install: setup ## library, headers, command line and CMake package into PREFIX, built with preset release
+	@scripts/install
+
+bench: setup ## build the benchmarks with preset release and run them
+	@echo "== bench: building with $(JOBS) compilers at a time, then measuring (minutes)"
+	@cmake --preset release -DACCELERATE_BUILD_BENCHMARKS=ON
+	@cmake --build --preset release --target bench -j $(JOBS)
+
+format: ## clang-format our own sources in place
+	@command -v clang-format >/dev/null || { echo "error: clang-format is not installed (Debian: apt-get install clang-format)." >&2; exit 1; }
+	@git ls-files --cached --others --exclude-standard '*.h' '*.cpp' | xargs -r clang-format -i
+
+clean: ## remove what was built; build/venv (LibTorch and the Python peers) stays
+	@find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} + 2>/dev/null || true
+
+setup: ## Debian packages, LibTorch and the Python peers, as far as they are missing
+	@scripts/setup
+
+build: setup ## configure and build PRESET
+	@echo "== build: $(BUILD) with $(JOBS) compilers at a time (minutes when cold, seconds when ccache is warm)"
+	@rm -f $(CCACHE_STATSLOG)
+	@cmake --preset $(PRESET)
+	@cmake --build --preset $(PRESET) -j $(JOBS)

@@ -1,0 +1,125 @@
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/core/error.h"
+#include "accelerate/launch/supervisor.h"
+#include "closest_name.h"
+#include "subcommands.h"
+
+namespace accelerate::cli {
+namespace {
+
+// Every flag is known in both spellings; help shows the one of Python's documentation.
+class OneSpelling : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    return option->get_name(is_positional, false);
+  }
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "usage: accelerate launch [flags] program [arguments of the program]\n";
+  }
+};
+
+std::string both_spellings(const std::string& flag) {
+  std::string hyphenated = flag;
+  std::replace(hyphenated.begin(), hyphenated.end(), '_', '-');
+  return hyphenated == flag ? "--" + flag : "--" + flag + ",--" + hyphenated;
+}
+
+int parse_number(const std::string& flag, const std::string& text) {
+  int number = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (problem != std::errc() || end != text.data() + text.size()) {
+    throw UsageError("--" + flag + " is '" + text + "'; give a whole number.");
+  }
+  return number;
+}
+
+CLI::Option* add_text(CLI::App& app, const std::string& flag, std::function<void(const std::string&)> use, const char* help) {
+  return app.add_option_function<std::string>(both_spellings(flag), std::move(use), help)->take_last();
+}
+
+CLI::Option* add_number(CLI::App& app, const std::string& flag, std::optional<int>& value, const char* help) {
+  auto use = [flag, &value](const std::string& text) { value = parse_number(flag, text); };
+  return add_text(app, flag, std::move(use), help)->type_name("NUMBER");
+}
+
+void describe(CLI::App& app, LaunchOptions& options) {
+  app.formatter(std::make_shared<OneSpelling>());
+  app.set_help_flag("-h,--help", "show this text");
+  app.prefix_command();  // from the program's name on, nothing is ours
+  const std::string hardware = "What to run on";
+  app.add_flag(both_spellings("cpu"), options.cpu, "run on the CPU even where there are GPUs")->group(hardware);
+  add_number(app, "num_processes", options.num_processes, "processes to start (default: one for each GPU, or one on the CPU)")
+      ->group(hardware);
+  const std::string resources = "How each process computes";
+  auto use = [&options](const std::string& text) { options.mixed_precision = text; };
+  add_text(app, "mixed_precision", use, "no, fp16, bf16 or fp8 (default: no)")->type_name("PRECISION")->group(resources);
+  add_number(app, "num_cpu_threads_per_process", options.num_cpu_threads_per_process,
+             "OMP_NUM_THREADS of each process (default: that variable, else a share of the cores)")
+      ->group(resources);
+  add_number(app, "main_process_port", options.main_process_port,
+             "port on which rank 0 meets the others; 0: any free one (default: 29500 if free)")
+      ->group("How the processes meet");
+}
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  return flags;
+}
+
+// What CLI11 left over begins with the program, with "--" before it, or with a flag that nobody knows.
+std::vector<std::string> command_from(const CLI::App& app) {
+  std::vector<std::string> leftover = app.remaining();
+  if (leftover.empty() || !leftover.front().starts_with('-')) return leftover;
+  if (leftover.front() == "--") return {leftover.begin() + 1, leftover.end()};
+  const std::string flag = leftover.front().substr(0, leftover.front().find('='));
+  throw UsageError("There is no flag " + flag + ". The closest is " + closest_name(flag, flags_of(app)) +
+                   "; `accelerate launch --help` lists them all. Flags of the program come after its name.");
+}
+
+int refuse(const std::string& problem) {
+  std::fprintf(stderr, "accelerate launch: %s\n", problem.c_str());
+  return kUsageExitCode;
+}
+
+LaunchPlan plan_from(CLI::App& app, std::vector<std::string> arguments) {
+  LaunchOptions options;
+  describe(app, options);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  app.parse(std::move(arguments));
+  options.command = command_from(app);
+  return plan_launch(options, process_environment, read_machine_facts());
+}
+
+}  // namespace
+
+int run_launch_command(std::vector<std::string> arguments) {
+  CLI::App app("Starts a program on one or more processes of this machine, and tells each of them its place.");
+  LaunchPlan plan;
+  try {
+    plan = plan_from(app, std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return refuse(error.what());
+  } catch (const Error& error) {
+    return refuse(error.what());
+  }
+  for (const auto& note : plan.notes) std::fprintf(stderr, "accelerate launch: %s\n", note.c_str());
+  return run_launch(plan);
+}
+
+}  // namespace accelerate::cli

@@ -1,0 +1,57 @@
+# Finds LibTorch (locate_torch.cmake says in which order) and defines
+#   accelerate::torch          what our library links; accelerateConfig.cmake defines the same name for consumers
+#   ACCELERATE_TORCH_HAS_NCCL  whether this is a CUDA build and NCCL's header is here
+# A consumer of the installed package does not come here.
+
+# What an earlier run found may be gone (a removed build/venv); what the user gave is never replaced in silence.
+if(Torch_DIR AND Torch_DIR STREQUAL ACCELERATE_LOCATED_TORCH AND NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
+  unset(Torch_DIR CACHE)
+endif()
+include(${CMAKE_CURRENT_LIST_DIR}/locate_torch.cmake)
+if(NOT ACCELERATE_TORCH_DIR)
+  message(FATAL_ERROR "No usable LibTorch was found: run scripts/setup (make does), or give one with -DTorch_DIR=<folder of TorchConfig.cmake>.")
+endif()
+if(NOT Torch_DIR)
+  set(Torch_DIR "${ACCELERATE_TORCH_DIR}" CACHE PATH "Folder of TorchConfig.cmake")
+  set(ACCELERATE_LOCATED_TORCH "${ACCELERATE_TORCH_DIR}" CACHE INTERNAL "The Torch_DIR that nobody gave")
+endif()
+get_filename_component(accelerate_torch_root "${ACCELERATE_TORCH_DIR}/../../.." ABSOLUTE)
+
+set(ACCELERATE_TORCH_HAS_CUDA OFF)
+if(EXISTS "${accelerate_torch_root}/lib/libtorch_cuda.so")
+  set(ACCELERATE_TORCH_HAS_CUDA ON)
+endif()
+if(ACCELERATE_REQUIRE_CUDA AND NOT ACCELERATE_TORCH_HAS_CUDA)
+  message(FATAL_ERROR "The preset cuda needs a CUDA build of LibTorch, and the one in ${accelerate_torch_root} is a CPU build: "
+    "install a CUDA wheel of torch for python3, or give one with -DTorch_DIR=<folder of TorchConfig.cmake>.")
+endif()
+if(ACCELERATE_TORCH_HAS_CUDA)
+  # Torch's files look for the toolkit around the nvcc on PATH, which may be off PATH or a script that calls the real one: nvcc itself knows.
+  if(NOT CUDA_TOOLKIT_ROOT_DIR AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    execute_process(COMMAND "${ACCELERATE_NVCC}" --dryrun probe.cu ERROR_VARIABLE accelerate_nvcc_says OUTPUT_QUIET)
+    if(accelerate_nvcc_says MATCHES "TOP=([^\n]+)")
+      get_filename_component(accelerate_toolkit "${CMAKE_MATCH_1}" REALPATH)
+      set(CUDA_TOOLKIT_ROOT_DIR "${accelerate_toolkit}" CACHE PATH "The CUDA toolkit")
+      set(CMAKE_CUDA_COMPILER "${accelerate_toolkit}/bin/nvcc" CACHE FILEPATH "nvcc")
+    endif()
+  endif()
+  # We compile no device code. Naming an architecture keeps Torch from asking a GPU that the building machine may not have.
+  if(NOT TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    set(TORCH_CUDA_ARCH_LIST 9.0)
+  endif()
+endif()
+
+find_package(Torch 2.9 REQUIRED CONFIG)
+message(STATUS "LibTorch ${Torch_VERSION} in ${accelerate_torch_root}")
+
+set(ACCELERATE_TORCH_HAS_NCCL OFF)
+if(ACCELERATE_TORCH_HAS_CUDA)
+  find_path(ACCELERATE_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(ACCELERATE_NCCL_INCLUDE)
+    set(ACCELERATE_TORCH_HAS_NCCL ON)
+  endif()
+endif()
+
+# By this name, and not as the paths in TORCH_LIBRARIES, torch goes into the installed package: so that another one can be given there.
+add_library(accelerate::torch INTERFACE IMPORTED GLOBAL)
+target_link_libraries(accelerate::torch INTERFACE ${TORCH_LIBRARIES})

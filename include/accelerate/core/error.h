@@ -1,0 +1,44 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace accelerate {
+
+/// Root of everything this library throws. A message says what was given, what was expected and what to do.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A call that cannot mean anything: a wrong argument, a wrong order of calls.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A configuration file or environment variable that is wrong, named with its value.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Something went wrong between processes. Names the rank and the call; the group is unusable afterwards.
+class DistributedError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file that is damaged, incomplete, or does not fit what it is loaded into. Names the file.
+class CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A process that this program started has failed. Names the rank.
+class WorkerError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace accelerate

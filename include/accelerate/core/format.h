@@ -1,0 +1,87 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <variant>
+
+namespace accelerate {
+
+namespace detail {
+
+// A std::filesystem::path converts to std::string, so it is text without the cost of <filesystem>.
+template <typename T>
+concept Text = std::convertible_to<const T&, std::string_view> || std::convertible_to<const T&, std::string>;
+
+template <typename T>
+concept Integer = std::integral<T> && sizeof(T) <= sizeof(int64_t) && !std::same_as<T, wchar_t> &&
+                  !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
+
+template <typename T>
+concept HasToString = requires(const T& value) {
+  { to_string(value) } -> Text;
+};
+
+}  // namespace detail
+
+/// What `format`, `print` and the loggers take: bool, char, integers, floating point, text, paths, and enumerations or
+/// classes with a `to_string` found beside them.
+template <typename T>
+concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::HasToString<T>;
+
+/// One value on its way into a text. Keeps a copy, so it may outlive what it was made from.
+class FormatArgument {
+ public:
+  /// float is not double here: 0.1f is to print as 0.1.
+  using Value = std::variant<bool, char, int64_t, uint64_t, float, double, std::string>;
+
+  /// Takes any Formattable. A null `const char*` is a UsageError.
+  template <Formattable T>
+  FormatArgument(const T& value) : value_(convert(value)) {}
+
+  /// The value, as one of the few kinds that can be formatted.
+  const Value& value() const { return value_; }
+
+ private:
+  template <typename T>
+  static Value convert(const T& value) {
+    if constexpr (std::same_as<T, bool> || std::same_as<T, char> || std::same_as<T, float>) {
+      return value;
+    } else if constexpr (std::floating_point<T>) {
+      return static_cast<double>(value);
+    } else if constexpr (std::signed_integral<T>) {
+      return static_cast<int64_t>(value);
+    } else if constexpr (std::integral<T>) {
+      return static_cast<uint64_t>(value);
+    } else if constexpr (std::convertible_to<const T&, const char*>) {
+      return from_c_string(value);
+    } else if constexpr (std::convertible_to<const T&, std::string_view>) {
+      return std::string(std::string_view(value));
+    } else if constexpr (std::convertible_to<const T&, std::string>) {
+      return static_cast<std::string>(value);
+    } else {
+      return std::string(to_string(value));
+    }
+  }
+
+  static std::string from_c_string(const char* text);
+
+  Value value_;
+};
+
+/// `pattern` with its {} places filled, as fmt and std::format do: "{:.3f}", "{:>8}", "{1} {0}". Without arguments the text
+/// is taken as it is, braces and all. A pattern that does not fit its arguments is a UsageError that shows it.
+std::string format_arguments(std::string_view pattern, std::span<const FormatArgument> arguments);
+
+/// The same for values of any kind: `accelerate::format("epoch {} loss {:.3f}", epoch, loss)`. Inside this library the call
+/// is written with its namespace: where the standard library has std::format too, a std::string argument would find both.
+template <Formattable... Args>
+std::string format(std::string_view pattern, const Args&... args) {
+  return format_arguments(pattern, std::array<FormatArgument, sizeof...(Args)>{FormatArgument(args)...});
+}
+
+}  // namespace accelerate

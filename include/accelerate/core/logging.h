@@ -1,0 +1,149 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "accelerate/core/format.h"
+#include "accelerate/core/launch_environment.h"
+
+namespace accelerate {
+
+/// How much a message matters. A logger shows those of its level and above.
+enum class LogLevel { debug, info, warning, error, critical };
+
+/// "debug", "info", "warning", "error" or "critical".
+std::string_view to_string(LogLevel level);
+
+/// The level in ACCELERATE_LOG_LEVEL, in any case; info when it is not set. Anything else in it is a ConfigError.
+LogLevel log_level_from(const Environment& environment);
+
+/// Which processes show a message, and how.
+struct LogOptions {
+  /// Only rank 0 shows it.
+  bool main_process_only = true;
+  /// Every rank shows it, one after the other. All ranks must make the call: they wait for each other.
+  bool in_order = false;
+};
+
+/// Who logs, and how it waits for its peers.
+struct LogProcess {
+  int process_index = 0;
+  int num_processes = 1;
+  /// Returns when all processes have called it. Without it `in_order` is refused where there are peers.
+  std::function<void()> wait_for_everyone = {};
+};
+
+/// Writes lines like `INFO:trainer:[RANK 0] epoch 3 loss 0.120` to standard error, each in one piece and never into a progress
+/// bar. Text and values are those of `format`. Copies share what `warning_once` has seen. Any thread may call any member.
+///
+///     auto logger = accelerator.get_logger("trainer");
+///     logger.info("epoch {} loss {:.3f}", epoch, loss);
+///     logger.info({.in_order = true}, "{} samples here", seen);
+class Logger {
+ public:
+  /// Shows what has `level` or more, as `process`.
+  Logger(std::string name, LogLevel level, LogProcess process);
+
+  /// Shows a message on the main process.
+  template <Formattable... Args>
+  void log(LogLevel level, std::string_view pattern, const Args&... args) const {
+    log(level, LogOptions{}, pattern, args...);
+  }
+
+  /// Shows a message where `options` say.
+  template <Formattable... Args>
+  void log(LogLevel level, LogOptions options, std::string_view pattern, const Args&... args) const {
+    if (takes_part(level, options)) log_arguments(level, options, pattern, pack(args...));
+  }
+
+  /// `log` with the level in its name, on the main process or where the options say.
+  template <Formattable... Args>
+  void debug(std::string_view pattern, const Args&... args) const {
+    log(LogLevel::debug, pattern, args...);
+  }
+  template <Formattable... Args>
+  void debug(LogOptions options, std::string_view pattern, const Args&... args) const {
+    log(LogLevel::debug, options, pattern, args...);
+  }
+  template <Formattable... Args>
+  void info(std::string_view pattern, const Args&... args) const {
+    log(LogLevel::info, pattern, args...);
+  }
+  template <Formattable... Args>
+  void info(LogOptions options, std::string_view pattern, const Args&... args) const {
+    log(LogLevel::info, options, pattern, args...);
+  }
+  template <Formattable... Args>
+  void warning(std::string_view pattern, const Args&... args) const {
+    log(LogLevel::warning, pattern, args...);
+  }
+  template <Formattable... Args>
+  void warning(LogOptions options, std::string_view pattern, const Args&... args) const {
+    log(LogLevel::warning, options, pattern, args...);
+  }
+  template <Formattable... Args>
+  void error(std::string_view pattern, const Args&... args) const {
+    log(LogLevel::error, pattern, args...);
+  }
+  template <Formattable... Args>
+  void error(LogOptions options, std::string_view pattern, const Args&... args) const {
+    log(LogLevel::error, options, pattern, args...);
+  }
+  template <Formattable... Args>
+  void critical(std::string_view pattern, const Args&... args) const {
+    log(LogLevel::critical, pattern, args...);
+  }
+  template <Formattable... Args>
+  void critical(LogOptions options, std::string_view pattern, const Args&... args) const {
+    log(LogLevel::critical, options, pattern, args...);
+  }
+
+  /// A warning that is shown the first time this logger meets its text.
+  template <Formattable... Args>
+  void warning_once(std::string_view pattern, const Args&... args) const {
+    warning_once(LogOptions{}, pattern, args...);
+  }
+  template <Formattable... Args>
+  void warning_once(LogOptions options, std::string_view pattern, const Args&... args) const {
+    if (takes_part(LogLevel::warning, options)) warn_once_arguments(options, pattern, pack(args...));
+  }
+
+  /// The least level that is shown.
+  LogLevel level() const { return level_; }
+
+ private:
+  struct SeenTexts;
+
+  template <typename... Args>
+  static std::array<FormatArgument, sizeof...(Args)> pack(const Args&... args) {
+    return {FormatArgument(args)...};
+  }
+
+  bool shows(LogLevel level, LogOptions options) const {
+    return level >= level_ && (process_.process_index == 0 || !options.main_process_only || options.in_order);
+  }
+  // Ranks may have different levels: all of them wait for each other, also those that show nothing.
+  bool takes_part(LogLevel level, LogOptions options) const { return options.in_order || shows(level, options); }
+
+  void log_arguments(LogLevel level, LogOptions options, std::string_view pattern,
+                     std::span<const FormatArgument> arguments) const;
+  void warn_once_arguments(LogOptions options, std::string_view pattern, std::span<const FormatArgument> arguments) const;
+  void write(LogLevel level, LogOptions options, const std::optional<std::string>& text) const;
+  void write_in_order(const std::optional<std::string>& line) const;
+
+  std::string name_;
+  LogLevel level_;
+  LogProcess process_;
+  std::shared_ptr<SeenTexts> seen_;
+};
+
+/// A logger for this process, whose rank is the one its launcher gave it. It has no group: `in_order` needs the logger of
+/// an accelerator. Without `level` the environment decides, as `log_level_from` says.
+Logger get_logger(std::string name, std::optional<LogLevel> level = {}, const Environment& environment = process_environment);
+
+}  // namespace accelerate

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+
+namespace accelerate::detail {
+
+/// Stands for a value of any type, to ask how many an aggregate can be made of.
+struct AnyField {
+  template <class T>
+    requires(!std::is_lvalue_reference_v<T>)
+  constexpr operator T&&() const&& noexcept;
+  template <class T>
+    requires(std::is_copy_constructible_v<T>)
+  constexpr operator T&() const& noexcept;
+};
+
+template <class T, size_t... I>
+constexpr bool made_of(std::index_sequence<I...>) {
+  return requires { T{std::declval<const AnyField&>(), (static_cast<void>(I), std::declval<const AnyField&>())...}; } ||
+         requires { T{std::declval<AnyField>(), (static_cast<void>(I), std::declval<AnyField>())...}; };
+}
+
+constexpr size_t kMostFields = 16;
+
+/// The number of fields of a plain struct: the most values its braces take.
+template <class T, size_t N = kMostFields + 1>
+constexpr size_t field_count() {
+  if constexpr (N == 0) {
+    return 0;
+  } else if constexpr (made_of<T>(std::make_index_sequence<N - 1>())) {
+    return N;
+  } else {
+    return field_count<T, N - 1>();
+  }
+}
+
+template <class T>
+struct is_std_array : std::false_type {};
+template <class T, size_t N>
+struct is_std_array<std::array<T, N>> : std::true_type {};
+
+/// A struct of the user's own whose fields can be bound to names: no constructors, no private parts.
+template <class T>
+concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !is_std_array<T>::value && !std::is_empty_v<T>;
+
+/// Calls `f` with each field of `s`, in order.
+template <class S, class F>
+constexpr void for_each_field(S& s, F&& f) {
+  constexpr size_t n = field_count<std::remove_const_t<S>>();
+  static_assert(n >= 1 && n <= kMostFields, "a struct that travels between processes has 1 to 16 fields");
+  const auto each = [&f](auto&... fields) { (f(fields), ...); };
+  // clang-format off
+  if constexpr (n == 1) { auto& [a] = s; each(a); }
+  else if constexpr (n == 2) { auto& [a, b] = s; each(a, b); }
+  else if constexpr (n == 3) { auto& [a, b, c] = s; each(a, b, c); }
+  else if constexpr (n == 4) { auto& [a, b, c, d] = s; each(a, b, c, d); }
+  else if constexpr (n == 5) { auto& [a, b, c, d, e] = s; each(a, b, c, d, e); }
+  else if constexpr (n == 6) { auto& [a, b, c, d, e, g] = s; each(a, b, c, d, e, g); }
+  else if constexpr (n == 7) { auto& [a, b, c, d, e, g, h] = s; each(a, b, c, d, e, g, h); }
+  else if constexpr (n == 8) { auto& [a, b, c, d, e, g, h, i] = s; each(a, b, c, d, e, g, h, i); }
+  else if constexpr (n == 9) { auto& [a, b, c, d, e, g, h, i, j] = s; each(a, b, c, d, e, g, h, i, j); }
+  else if constexpr (n == 10) { auto& [a, b, c, d, e, g, h, i, j, k] = s; each(a, b, c, d, e, g, h, i, j, k); }
+  else if constexpr (n == 11) { auto& [a, b, c, d, e, g, h, i, j, k, l] = s; each(a, b, c, d, e, g, h, i, j, k, l); }
+  else if constexpr (n == 12) { auto& [a, b, c, d, e, g, h, i, j, k, l, m] = s; each(a, b, c, d, e, g, h, i, j, k, l, m); }
+  else if constexpr (n == 13) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o); }
+  else if constexpr (n == 14) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p); }
+  else if constexpr (n == 15) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q); }
+  else if constexpr (n == 16) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r); }
+  // clang-format on
+}
+
+}  // namespace accelerate::detail

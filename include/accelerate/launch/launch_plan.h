@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "accelerate/core/launch_environment.h"
+#include "accelerate/launch/machine_facts.h"
+
+namespace accelerate {
+
+/// What the user asks of `accelerate launch`. What is left out is chosen by `plan_launch`.
+struct LaunchOptions {
+  /// Run on the CPU even where there are GPUs.
+  bool cpu = false;
+  /// Processes to start. Default: one for each GPU, or one on the CPU.
+  std::optional<int> num_processes = {};
+  /// Port on which rank 0 meets the others; 0 picks a free one. Default: 29500, or a free one when that is in use.
+  std::optional<int> main_process_port = {};
+  /// OMP_NUM_THREADS of each process. Default: the variable itself, or this process's share of the cores.
+  std::optional<int> num_cpu_threads_per_process = {};
+  /// "no", "fp16", "bf16" or "fp8".
+  std::string mixed_precision = "no";
+  /// The program and its arguments, passed on untouched.
+  std::vector<std::string> command = {};
+};
+
+/// One process to start.
+struct WorkerPlan {
+  /// Its place among the workers, from 0.
+  int rank = 0;
+  /// The program and its arguments.
+  std::vector<std::string> argv = {};
+  /// Variables it gets on top of the launcher's environment.
+  std::map<std::string, std::string> variables = {};
+};
+
+/// Everything a launch will do, decided before anything is started.
+struct LaunchPlan {
+  /// In rank order.
+  std::vector<WorkerPlan> workers = {};
+  /// Variables of the launcher's environment that no worker inherits: they describe another launch.
+  std::vector<std::string> removed_variables = {};
+  /// Lines for the user about choices made on his behalf.
+  std::vector<std::string> notes = {};
+  /// How long workers that were asked to stop may take before they are killed.
+  std::chrono::milliseconds grace_period = std::chrono::seconds(30);
+};
+
+/// Decides which processes run and with which environment. Pure: it depends on nothing but its arguments.
+/// Throws UsageError naming the flag that is wrong, ConfigError naming the variable that is.
+LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine);
+
+}  // namespace accelerate

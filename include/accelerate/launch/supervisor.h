@@ -1,0 +1,17 @@
+#pragma once
+
+#include "accelerate/launch/launch_plan.h"
+
+namespace accelerate {
+
+/// Starts the workers of `plan`, waits for them and returns the exit code of the launch:
+///   0              every rank ended with 0
+///   126, 127       the program is not executable, or does not exist; nothing was started
+///   128 + signal   this process got SIGINT, SIGTERM, SIGHUP or SIGQUIT, and passed it on
+///   otherwise      that of the rank that failed first (128 + signal when a signal ended it), said in one line on stderr
+/// When a rank fails or a signal arrives, the others and all they started get the grace period to end, then SIGKILL.
+/// No process that it started remains, except those that a clean run left behind on purpose.
+/// Call it from the main thread of a program with no other threads: it blocks these signals and waits for them.
+int run_launch(const LaunchPlan& plan);
+
+}  // namespace accelerate

@@ -1,0 +1,92 @@
+#include "core/file.h"
+
+#include <accelerate/core/error.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace accelerate {
+namespace {
+
+std::string reason() { return std::strerror(errno); }
+
+/// A rename is durable once its folder is.
+void sync_folder(const std::filesystem::path& file) {
+  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);
+  close(descriptor);
+}
+
+}  // namespace
+
+InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
+  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat status {};
+  if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) throw CheckpointError("Cannot open " + name_ + ": " + reason() + ".");
+  if (!S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    throw CheckpointError(name_ + " is not a file.");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() { close(descriptor_); }
+
+void InputFile::read(void* bytes, uint64_t size, uint64_t offset) const {
+  auto* target = static_cast<char*>(bytes);
+  while (size > 0) {
+    const ssize_t got = pread(descriptor_, target, size, static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw CheckpointError("Cannot read " + name_ + ": " + reason() + ".");
+    if (got == 0) throw CheckpointError(name_ + " ended while it was read: is somebody still writing it?");
+    target += got;
+    size -= static_cast<uint64_t>(got);
+    offset += static_cast<uint64_t>(got);
+  }
+}
+
+OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
+  std::string pattern = path.string() + ".XXXXXX";
+  descriptor_ = mkostemp(pattern.data(), O_CLOEXEC);
+  if (descriptor_ < 0) throw CheckpointError("Cannot write " + path_.string() + ": " + reason() + ".");
+  temporary_ = pattern;
+  // mkostemp makes files that only their owner reads; what is saved follows the umask like any other file.
+  const mode_t mask = umask(0);
+  umask(mask);
+  fchmod(descriptor_, 0666 & ~mask);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void OutputFile::fail(const char* doing) const { throw CheckpointError(std::string("Cannot ") + doing + " " + path_.string() + ": " + reason() + "."); }
+
+void OutputFile::write(const void* bytes, uint64_t size) {
+  const auto* source = static_cast<const char*>(bytes);
+  while (size > 0) {
+    const ssize_t put = ::write(descriptor_, source, size);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail("write");
+    source += put;
+    size -= static_cast<uint64_t>(put);
+  }
+}
+
+void OutputFile::commit() {
+  if (fsync(descriptor_) != 0) fail("write");
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (close(descriptor) != 0) fail("write");
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace");
+  temporary_.clear();
+  sync_folder(path_);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,219 @@
+#include <accelerate/core/error.h>
+#include <accelerate/core/launch_environment.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <vector>
+
+namespace accelerate {
+namespace {
+
+/// The four numbers of a launcher under the names it gives them.
+struct LauncherVariables {
+  const char* launcher;
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+
+constexpr std::array<LauncherVariables, 4> kLaunchers = {{
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+}};
+
+/// What one launcher says. Anything it does not say is empty.
+struct Layout {
+  std::string launcher;
+  std::optional<int> rank, size, local_rank, local_size;
+};
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+/// As Python's int(): surrounding blanks and a sign are fine, "" and "1.5" are not.
+std::optional<long long> parse_integer(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  if (text.starts_with('+')) text.remove_prefix(1);
+  long long value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+[[noreturn]] void missing(const std::string& absent, const std::string& present, const Layout& layout) {
+  throw ConfigError(present + " is set and " + absent + " is not: " + layout.launcher + " sets both. Start the program with `accelerate launch`, torchrun, "
+                    "mpirun or srun, set " + absent + " as well, or unset " + present + " to run a single process.");
+}
+
+/// "2(x3),1" is 2, 2, 2, 1: the tasks of each node of a Slurm step.
+std::optional<int> tasks_on_node(const std::string& text, int node) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, end - at);
+    at = end + 1;
+    const auto tasks = parse_integer(item.substr(0, item.find('(')));
+    if (!tasks) return std::nullopt;
+    long long nodes = 1;
+    if (const size_t x = item.find("(x"); x != std::string::npos) {
+      const auto count = parse_integer(item.substr(x + 2, item.find(')', x) - x - 2));
+      if (!count) return std::nullopt;
+      nodes = *count;
+    }
+    if (node < nodes) return static_cast<int>(*tasks);
+    node -= static_cast<int>(nodes);
+  }
+  return std::nullopt;
+}
+
+/// "gpu[03-07,12],login" is gpu03: where a Slurm step puts its rank 0.
+std::string first_host(const std::string& list) {
+  const size_t bracket = list.find('[');
+  const size_t comma = list.find(',');
+  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
+  return list.substr(0, bracket) + list.substr(bracket + 1, list.find_first_of("-,]", bracket) - bracket - 1);
+}
+
+/// Slurm describes a step (what `srun` starts) in SLURM_STEP_*. The batch script itself has SLURM_PROCID and
+/// SLURM_NTASKS too, but no step: there a program runs alone, as it does under any shell.
+Layout slurm_layout(const Environment& environment) {
+  Layout layout{"Slurm", {}, {}, {}, {}};
+  layout.size = integer_from(environment, {"SLURM_STEP_NUM_TASKS"});
+  if (!layout.size) return {};
+  layout.rank = integer_from(environment, {"SLURM_PROCID"});
+  layout.local_rank = integer_from(environment, {"SLURM_LOCALID"});
+  if (const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE")) {
+    layout.local_size = tasks_on_node(*tasks, integer_from(environment, {"SLURM_NODEID"}).value_or(0));
+    if (!layout.local_size) throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected tasks for each node, such as 2(x3),1.");
+  }
+  return layout;
+}
+
+std::vector<Layout> known_layouts(const Environment& environment) {
+  std::vector<Layout> layouts;
+  for (const auto& names : kLaunchers) {
+    Layout layout{names.launcher, integer_from(environment, {names.rank}), integer_from(environment, {names.size}),
+                  integer_from(environment, {names.local_rank}), integer_from(environment, {names.local_size})};
+    if (layout.rank && !layout.size) missing(names.size, names.rank, layout);
+    if (layout.size && !layout.rank && *layout.size > 1) missing(names.rank, names.size, layout);
+    if (layout.local_rank && !layout.rank && std::string_view(names.launcher) == "torchrun") missing(names.rank, names.local_rank, layout);
+    if (layout.rank && *layout.rank >= *layout.size) {
+      throw ConfigError(std::string(names.rank) + "=" + std::to_string(*layout.rank) + " is not below " + names.size + "=" +
+                        std::to_string(*layout.size) + ": ranks count from 0. Give every process another rank below the number of processes.");
+    }
+    if (layout.rank) layouts.push_back(layout);
+  }
+  if (auto slurm = slurm_layout(environment); slurm.size) {
+    if (!slurm.rank) missing("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", slurm);
+    layouts.push_back(slurm);
+  }
+  return layouts;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+int master_port(const Environment& environment, const std::string& launcher) {
+  if (const auto text = environment("MASTER_PORT")) {
+    const auto port = parse_integer(*text);
+    if (!port || *port < 1 || *port > 65535) throw ConfigError("MASTER_PORT=" + *text + ": expected a port from 1 to 65535.");
+    return static_cast<int>(*port);
+  }
+  // Jobs of one user share a node: a port of its own for each job, the same on all ranks.
+  if (launcher == "Slurm") return 20000 + integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000;
+  return 29500;
+}
+
+void fill_master(LaunchEnvironment& me, const Environment& environment) {
+  me.master_port = master_port(environment, me.launcher);
+  if (const auto address = environment("MASTER_ADDR"); address && !address->empty()) {
+    me.master_address = *address;
+  } else if (const auto nodes = environment("SLURM_STEP_NODELIST"); nodes && me.launcher == "Slurm") {
+    me.master_address = first_host(*nodes);
+  } else if (me.num_processes != me.local_num_processes) {
+    throw ConfigError("MASTER_ADDR is not set, and " + std::to_string(me.local_num_processes) + " of the " + std::to_string(me.num_processes) +
+                      " processes run on this machine: the others must be told where rank 0 is. Set MASTER_ADDR to the address of the machine that runs rank 0.");
+  }
+}
+
+}  // namespace
+
+std::optional<std::string> process_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+bool parse_flag(const std::string& text, const std::string& what) {
+  static constexpr std::array kTrue = {"y", "yes", "t", "true", "on", "1"};
+  static constexpr std::array kFalse = {"n", "no", "f", "false", "off", "0"};
+  const auto is_text = [value = lower(text)](const char* candidate) { return value == candidate; };
+  if (std::any_of(kTrue.begin(), kTrue.end(), is_text)) return true;
+  if (std::any_of(kFalse.begin(), kFalse.end(), is_text)) return false;
+  throw ConfigError(what + "=" + text + ": expected one of y yes t true on 1, or n no f false off 0.");
+}
+
+bool flag_from(const Environment& environment, const std::string& name, bool fallback) {
+  const auto text = environment(name);
+  return text ? parse_flag(*text, name) : fallback;
+}
+
+std::optional<int> integer_from(const Environment& environment, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const auto text = environment(name);
+    if (!text) continue;
+    const auto value = parse_integer(*text);
+    if (!value) throw ConfigError(std::string(name) + "=" + *text + ": expected an integer.");
+    if (*value > 0x7fffffff) throw ConfigError(std::string(name) + "=" + *text + ": too large.");
+    if (*value >= 0) return static_cast<int>(*value);
+  }
+  return std::nullopt;
+}
+
+LaunchEnvironment read_launch_environment(const Environment& environment) {
+  LaunchEnvironment me;
+  const auto layouts = known_layouts(environment);
+  if (!layouts.empty()) {
+    const Layout& first = layouts.front();
+    me.launched = true;
+    me.launcher = first.launcher;
+    me.process_index = *first.rank;
+    me.num_processes = *first.size;
+    // srun with a PMI plug-in names rank and size twice and the place on the machine only once: take it from whichever
+    // launcher agrees about the rest.
+    for (const auto& layout : layouts) {
+      if (layout.rank != first.rank || layout.size != first.size || !(layout.local_rank || layout.local_size)) continue;
+      me.local_process_index = layout.local_rank.value_or(0);
+      me.local_num_processes = layout.local_size.value_or(1);
+      if (layout.local_size && me.local_process_index >= me.local_num_processes) {
+        throw ConfigError(layout.launcher + " gives this process the local rank " + std::to_string(me.local_process_index) + " of " +
+                          std::to_string(me.local_num_processes) + " on this machine: local ranks count from 0. Check LOCAL_RANK and LOCAL_WORLD_SIZE.");
+      }
+      break;
+    }
+    fill_master(me, environment);
+  }
+  me.agent_hosts_store = me.launcher == "torchrun" && flag_from(environment, "TORCHELASTIC_USE_AGENT_STORE", false);
+  me.restart_count = integer_from(environment, {"TORCHELASTIC_RESTART_COUNT"}).value_or(0);
+  // Simulated machines share a host name, so what the launcher says comes first.
+  if (const auto node = integer_from(environment, {"GROUP_RANK", "SLURM_NODEID"})) {
+    me.machine = "node" + std::to_string(*node);
+  } else {
+    me.machine = host_name();
+  }
+  return me;
+}
+
+}  // namespace accelerate

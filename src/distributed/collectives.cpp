@@ -1,0 +1,293 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/view_as_real.h>
+#include <accelerate/core/error.h>
+#include <accelerate/distributed/collectives.h>
+
+#include "distributed/communicator.h"
+#include "distributed/tensor_text.h"
+#include "distributed/wire.h"
+
+namespace accelerate {
+namespace {
+
+void check_tensor(const at::Tensor& tensor, const char* call) {
+  if (!tensor.defined()) throw UsageError(std::string(call) + " was given an undefined tensor.");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    throw UsageError(std::string(call) + " takes dense tensors and was given a sparse or quantized one of " + describe(tensor) + ". Send its parts.");
+  }
+  if (tensor.is_meta()) throw UsageError(std::string(call) + " was given a tensor on the meta device, which has no elements: " + describe(tensor) + ".");
+}
+
+void check_leaves(const detail::Leaves& leaves, const char* call) {
+  if (!leaves.other.empty()) {
+    throw UsageError(std::string(call) + " exchanges tensors and was given " + leaves.other + ". Objects travel with gather_object and broadcast_object_list.");
+  }
+  for (const at::Tensor* tensor : leaves.tensors) check_tensor(*tensor, call);
+}
+
+void check_rank(const ProcessState& state, int from_process, const char* call) {
+  if (from_process < 0 || from_process >= state.num_processes()) {
+    throw UsageError(std::string(call) + ": from_process=" + std::to_string(from_process) + ", and there are " + std::to_string(state.num_processes()) +
+                     " processes, counted from 0.");
+  }
+}
+
+/// The same memory as bytes: what is moved and not calculated with travels in every dtype on every backend.
+at::Tensor as_bytes(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
+
+/// In debug mode every exchange is preceded by one of what each process is about to do.
+void compare_calls(const ProcessState& state, const detail::Leaves& leaves, const char* call, std::source_location where) {
+  if (!state.debug()) return;
+  std::string mine;
+  for (const at::Tensor* tensor : leaves.tensors) mine += (mine.empty() ? "" : ", ") + describe(*tensor);
+  mine = std::string(call) + " of " + mine;
+  const auto all = state.communicator()->all_gather_bytes(mine, call, where);
+  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all.front(); })) return;
+  std::string story = std::string(call) + " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with pad_across_processes.";
+  for (size_t rank = 0; rank < all.size(); ++rank) story += "\n  - Process " + std::to_string(rank) + ": " + all[rank];
+  throw DistributedError(story);
+}
+
+at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, std::source_location where) {
+  const at::Tensor input = (tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor).detach().contiguous();
+  auto shape = input.sizes().vec();
+  shape[0] *= peers.size();
+  at::Tensor output = at::empty(shape, input.options());
+  if (input.numel() == 0) return output;
+  at::Tensor input_bytes = as_bytes(input), output_bytes = as_bytes(output);
+  peers.all_gather(output_bytes, input_bytes, "gather", where);
+  return output;
+}
+
+void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, std::source_location where) {
+  // A copy: what the caller passed may be a view of something that must not change.
+  at::Tensor data = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  if (data.numel() > 0) {
+    at::Tensor bytes = as_bytes(data);
+    peers.broadcast(bytes, from, "broadcast", where);
+  }
+  tensor = data;
+}
+
+/// A dtype in which gloo and NCCL both add and compare, that holds every value of `dtype`; nothing when there is none.
+std::optional<at::ScalarType> reducible_as(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kByte:
+    case at::kChar:
+    case at::kInt:
+    case at::kLong:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kFloat:
+    case at::kDouble:
+      return dtype;
+    case at::kShort:
+      return at::kInt;
+    case at::kBool:
+      return at::kByte;
+    default:
+      return std::nullopt;
+  }
+}
+
+void check_reduction(const at::Tensor& tensor, Reduction reduction, const ProcessState& state) {
+  const auto dtype = tensor.scalar_type();
+  if (reduction == Reduction::mean && !at::isFloatingType(dtype) && !at::isComplexType(dtype)) {
+    throw UsageError("reduce: the mean of " + dtype_name(dtype) + " tensors is not of that dtype. Convert them to a floating-point dtype first.");
+  }
+  if (at::isComplexType(dtype) && reduction == Reduction::max) throw UsageError("reduce: " + dtype_name(dtype) + " numbers have no maximum.");
+  if (!at::isComplexType(dtype) && !reducible_as(dtype)) {
+    throw UsageError("reduce: the backend " + state.backend() + " cannot add " + dtype_name(dtype) + " tensors. Convert them first.");
+  }
+}
+
+at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduction reduction, std::source_location where) {
+  Communicator& peers = *state.communicator();
+  at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  if (result.numel() == 0) return result;
+  const auto dtype = result.scalar_type();
+  at::Tensor data = at::isComplexType(dtype) ? at::view_as_real(result) : result.to(*reducible_as(dtype));
+  // Truth values are joined by "or": adding their bytes would leave bytes that are neither 0 nor 1.
+  const bool maximum = reduction == Reduction::max || dtype == at::kBool;
+  peers.all_reduce(data, maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM, "reduce", where);
+  if (data.scalar_type() != dtype && !at::isComplexType(dtype)) result = data.to(dtype);
+  if (reduction == Reduction::mean) result.div_(peers.size());
+  return result;
+}
+
+at::Tensor pad_one(const ProcessState& state, const at::Tensor& tensor, const PadOptions& options, std::source_location where) {
+  if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return tensor;
+  const int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
+  // Sizes are compared on the CPU: it is where they are needed.
+  at::Tensor longest = at::full({1}, tensor.size(dim), at::TensorOptions().dtype(at::kLong));
+  state.communicator()->all_reduce(longest, c10d::ReduceOp::MAX, "pad_across_processes", where);
+  const int64_t length = longest.item<int64_t>();
+  if (length == tensor.size(dim)) return tensor;
+  auto shape = tensor.sizes().vec();
+  shape[static_cast<size_t>(dim)] = length;
+  at::Tensor padded = at::full(shape, options.pad_index, tensor.options().requires_grad(false));
+  padded.narrow(dim, options.pad_first ? length - tensor.size(dim) : 0, tensor.size(dim)).copy_(tensor.detach());
+  return padded;
+}
+
+/// A list, or the items of a tuple.
+const Value::List& list_items(const Value& value, const char* call) {
+  if (value.kind() == Value::Kind::list) return value.as<Value::List>();
+  if (value.kind() == Value::Kind::tuple) return value.as<Value::Tuple>().items;
+  throw UsageError(std::string(call) + " takes a list of objects and was given " + to_string(value.kind()) + " " + to_string(value) + ". Put it into a list.");
+}
+
+std::optional<int64_t> length_of(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::list:
+      return static_cast<int64_t>(value.as<Value::List>().size());
+    case Value::Kind::tuple:
+      return static_cast<int64_t>(value.as<Value::Tuple>().items.size());
+    case Value::Kind::tensor:
+      return value.as<at::Tensor>().dim() > 0 ? std::optional(value.as<at::Tensor>().size(0)) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+StateDict split_dict(const ProcessState& state, const StateDict& inputs, const SplitOptions& options) {
+  std::optional<int64_t> length;
+  for (const auto& [name, item] : inputs) {
+    const auto here = length_of(item);
+    if (here && length && *here != *length) detail::unequal_lengths(*length, *here);
+    if (here) length = here;
+  }
+  StateDict mine;
+  for (const auto& [name, item] : inputs) mine[name] = split_between_processes(state, item, options);
+  return mine;
+}
+
+}  // namespace
+
+const char* to_string(Reduction reduction) {
+  static constexpr std::array kNames = {"sum", "mean", "max", "none"};
+  return kNames[static_cast<size_t>(reduction)];
+}
+
+namespace detail {
+
+void object_mismatch(const char* expected, const Value& found) {
+  throw UsageError(std::string("Expected ") + expected + " and found " + to_string(found) + ".");
+}
+
+const Value::List& items_of(const Value& value, size_t expected) {
+  const auto& items = value.as<Value::Tuple>().items;
+  if (items.size() != expected) object_mismatch(("a tuple of " + std::to_string(expected)).c_str(), value);
+  return items;
+}
+
+void gather(const ProcessState& state, const Leaves& leaves, std::source_location where) {
+  if (!state.communicator()) return;
+  check_leaves(leaves, "gather");
+  compare_calls(state, leaves, "gather", where);
+  for (at::Tensor* tensor : leaves.tensors) *tensor = gather_one(*state.communicator(), *tensor, where);
+}
+
+void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
+  if (!state.communicator()) {
+    for (at::Tensor* tensor : leaves.tensors) *tensor = tensor->detach().clone();
+    return;
+  }
+  check_leaves(leaves, "reduce");
+  for (at::Tensor* tensor : leaves.tensors) check_reduction(*tensor, reduction, state);
+  compare_calls(state, leaves, "reduce", where);
+  for (at::Tensor* tensor : leaves.tensors) *tensor = reduce_one(state, *tensor, reduction, where);
+}
+
+void broadcast(const ProcessState& state, const Leaves& leaves, int from_process, std::source_location where) {
+  check_rank(state, from_process, "broadcast");
+  if (!state.communicator()) return;
+  check_leaves(leaves, "broadcast");
+  compare_calls(state, leaves, "broadcast", where);
+  for (at::Tensor* tensor : leaves.tensors) broadcast_one(*state.communicator(), *tensor, from_process, where);
+}
+
+void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options, std::source_location where) {
+  if (!state.communicator()) return;
+  check_leaves(leaves, "pad_across_processes");
+  for (at::Tensor* tensor : leaves.tensors) *tensor = pad_one(state, *tensor, options, where);
+}
+
+std::vector<Value::List> gather_lists(const ProcessState& state, const Value::List& mine, std::source_location where) {
+  if (!state.communicator()) return {mine};
+  std::vector<Value::List> lists;
+  for (const auto& bytes : state.communicator()->all_gather_bytes(encode(mine), "gather_object", where)) {
+    lists.push_back(std::move(decode(bytes).as<Value::List>()));
+  }
+  return lists;
+}
+
+Value::List broadcast_list(const ProcessState& state, const Value::List& mine, int from_process, std::source_location where) {
+  check_rank(state, from_process, "broadcast_object_list");
+  if (!state.communicator()) return mine;
+  const bool sender = state.process_index() == from_process;
+  const auto bytes = state.communicator()->broadcast_bytes(sender ? encode(mine) : "", from_process, "broadcast_object_list", where);
+  return sender ? mine : decode(bytes).as<Value::List>();
+}
+
+Share share_of(const ProcessState& state, int64_t length, const SplitOptions& options) {
+  const int64_t processes = state.num_processes(), rank = state.process_index();
+  if (processes == 1) return {0, length, 0};
+  const int64_t each = length / processes, more = length % processes;
+  const int64_t start = rank * each + std::min(rank, more), stop = start + each + (rank < more ? 1 : 0);
+  const int64_t longest = each + (more > 0 ? 1 : 0);
+  if (options.apply_padding && length == 0) {
+    throw UsageError("split_between_processes: apply_padding repeats the last element, and there is none.");
+  }
+  return {start, stop, options.apply_padding ? longest - (stop - start) : 0};
+}
+
+at::Tensor split_tensor(const ProcessState& state, const at::Tensor& tensor, const SplitOptions& options) {
+  if (tensor.dim() == 0) return tensor;
+  const auto share = share_of(state, tensor.size(0), options);
+  const at::Tensor mine = tensor.slice(0, share.start, share.stop);
+  if (share.padding == 0) return mine;
+  auto shape = tensor.sizes().vec();
+  shape[0] = share.padding;
+  return at::cat({mine, tensor.slice(0, tensor.size(0) - 1).expand(shape)});
+}
+
+void unequal_lengths(int64_t first, int64_t other) {
+  throw UsageError("split_between_processes: the entries of a dictionary must have the same length; one has " + std::to_string(first) + " elements, another " +
+                   std::to_string(other) + ".");
+}
+
+}  // namespace detail
+
+Value gather_object(const ProcessState& state, const Value& objects, std::source_location where) {
+  if (!state.communicator()) return objects;
+  Value::List all;
+  for (auto& list : detail::gather_lists(state, list_items(objects, "gather_object"), where)) {
+    for (auto& item : list) all.push_back(std::move(item));
+  }
+  return all;
+}
+
+void broadcast_object_list(const ProcessState& state, Value& objects, int from_process, std::source_location where) {
+  objects = detail::broadcast_list(state, list_items(objects, "broadcast_object_list"), from_process, where);
+}
+
+Value split_between_processes(const ProcessState& state, const Value& inputs, const SplitOptions& options) {
+  if (!state.use_distributed()) return inputs;
+  switch (inputs.kind()) {
+    case Value::Kind::list:
+      return split_between_processes(state, inputs.as<Value::List>(), options);
+    case Value::Kind::tuple:
+      return Value::Tuple(split_between_processes(state, inputs.as<Value::Tuple>().items, options));
+    case Value::Kind::tensor:
+      return detail::split_tensor(state, inputs.as<at::Tensor>(), options);
+    case Value::Kind::dict:
+      return split_dict(state, inputs.as<StateDict>(), options);
+    default:
+      return inputs;
+  }
+}
+
+}  // namespace accelerate

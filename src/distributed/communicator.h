@@ -1,0 +1,71 @@
+#pragma once
+
+#include <accelerate/distributed/process_state.h>
+
+#include <atomic>
+#include <mutex>
+#include <source_location>
+#include <string_view>
+#include <vector>
+
+#include "distributed/c10d_compat.h"
+
+namespace accelerate {
+
+/// What a group is made of.
+struct GroupParts {
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  /// For signals between processes; may be null for a group of the application's own.
+  c10::intrusive_ptr<c10d::Store> store;
+  /// False for a group of the application's own, which is left alone at the end.
+  bool owned = true;
+  /// This process serves the store, so it ends last.
+  bool hosts_store = false;
+  std::chrono::milliseconds timeout{};
+};
+
+/// The exchanges of one group: c10d underneath, errors that tell the story above. Tensors must be contiguous and dense;
+/// collectives.cpp sees to that. Every call names itself and its caller.
+class Communicator {
+ public:
+  explicit Communicator(GroupParts parts);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::string backend_name(at::DeviceType device);
+
+  void barrier(std::source_location where);
+  /// `output` holds the `input` of each rank, one after the other.
+  void all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
+  void all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where);
+  void broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where);
+  /// Bytes of any length from each rank, in the order of ranks.
+  std::vector<std::string> all_gather_bytes(std::string_view bytes, const char* call, std::source_location where);
+  /// The bytes of `from`, on every rank.
+  std::string broadcast_bytes(std::string_view bytes, int from, const char* call, std::source_location where);
+
+  /// The number of the next scope of this kind: the same on every rank, since all enter scopes in the same order.
+  int next_scope() { return scopes_++; }
+  /// Sets a key that others wait for. Never throws.
+  void signal(const std::string& key) noexcept;
+  void wait_for(const std::string& key, const char* call, std::source_location where);
+
+ private:
+  template <class Exchange>
+  void run(const char* call, std::source_location where, Exchange&& exchange);
+  [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
+  c10d::Backend& backend_for(at::DeviceType device);
+
+  GroupParts parts_;
+  const int rank_, size_;
+  c10::intrusive_ptr<c10d::Backend> cpu_backend_;
+  std::atomic<int> scopes_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex story_mutex_;
+  std::string story_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,2 @@
+// torch's ProcessGroupGloo.hpp includes this name; nothing of it is used through that header.
+#pragma once

@@ -1,0 +1,128 @@
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros.h>
+#include <accelerate/core/error.h>
+#include <accelerate/distributed/nested.h>
+
+#include "distributed/tensor_text.h"
+
+namespace accelerate {
+namespace detail {
+
+void collect(Value& value, Leaves& leaves) {
+  switch (value.kind()) {
+    case Value::Kind::tensor:
+      leaves.tensors.push_back(&value.as<at::Tensor>());
+      break;
+    case Value::Kind::list:
+      for (auto& item : value.as<Value::List>()) collect(item, leaves);
+      break;
+    case Value::Kind::tuple:
+      for (auto& item : value.as<Value::Tuple>().items) collect(item, leaves);
+      break;
+    case Value::Kind::dict:
+      collect(value.as<StateDict>(), leaves);
+      break;
+    default:
+      if (leaves.other.empty()) leaves.other = std::string(to_string(value.kind())) + " " + to_string(value);
+  }
+}
+
+void collect(StateDict& dict, Leaves& leaves) {
+  for (auto& [name, item] : dict) collect(item, leaves);
+}
+
+void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking) {
+  for (at::Tensor* tensor : leaves.tensors) {
+    if (tensor->defined()) *tensor = tensor->to(device, non_blocking);
+  }
+}
+
+int64_t find_batch_size(const Leaves& leaves) {
+  if (leaves.tensors.empty()) {
+    throw UsageError("find_batch_size needs a tensor to look at and was given " + (leaves.other.empty() ? "an empty container" : leaves.other) + ".");
+  }
+  const at::Tensor& first = *leaves.tensors.front();
+  if (!first.defined() || first.dim() == 0) {
+    throw UsageError("find_batch_size looks at the first dimension of the first tensor, and that one has none: " + describe(first) + ".");
+  }
+  return first.size(0);
+}
+
+void slice_tensors(const Leaves& leaves, int64_t start, int64_t stop) {
+  for (at::Tensor* tensor : leaves.tensors) *tensor = tensor->slice(0, start, stop);
+}
+
+void convert_to_fp32(const Leaves& leaves) {
+  for (at::Tensor* tensor : leaves.tensors) {
+    if (tensor->scalar_type() == at::kHalf || tensor->scalar_type() == at::kBFloat16) *tensor = tensor->to(at::kFloat);
+  }
+}
+
+void pad_input_tensors(const Leaves& leaves, int64_t batch_size, int64_t num_processes) {
+  if (num_processes < 1) throw UsageError("pad_input_tensors needs at least one process and was given " + std::to_string(num_processes) + ".");
+  const int64_t missing = (num_processes - batch_size % num_processes) % num_processes;
+  for (at::Tensor* tensor : leaves.tensors) {
+    if (missing == 0 || tensor->dim() == 0) continue;
+    auto shape = tensor->sizes().vec();
+    shape[0] = missing;
+    *tensor = at::cat({*tensor, at::zeros(shape, tensor->options())});
+  }
+}
+
+void concatenate(const std::vector<Leaves>& parts, int64_t dim) {
+  if (parts.empty()) throw UsageError("concatenate was given nothing to join.");
+  if (parts.size() == 1) return;
+  for (const auto& part : parts) {
+    if (!part.other.empty()) throw UsageError("concatenate joins tensors and was given " + part.other + ".");
+    if (part.tensors.size() != parts.front().tensors.size()) {
+      throw UsageError("concatenate joins pieces of one shape: the first holds " + std::to_string(parts.front().tensors.size()) +
+                       " tensors, another one " + std::to_string(part.tensors.size()) + ".");
+    }
+  }
+  for (size_t i = 0; i < parts.front().tensors.size(); ++i) {
+    std::vector<at::Tensor> pieces;
+    for (const auto& part : parts) pieces.push_back(*part.tensors[i]);
+    *parts.front().tensors[i] = at::cat(pieces, dim);
+  }
+}
+
+namespace {
+
+Value listify_tensor(const at::Tensor& tensor) {
+  if (tensor.dim() == 0) {
+    if (tensor.scalar_type() == at::kBool) return tensor.item<bool>();
+    return at::isIntegralType(tensor.scalar_type(), false) ? Value(tensor.item<int64_t>()) : Value(tensor.item<double>());
+  }
+  Value::List items;
+  for (int64_t i = 0; i < tensor.size(0); ++i) items.push_back(listify_tensor(tensor.select(0, i)));
+  return items;
+}
+
+}  // namespace
+}  // namespace detail
+
+Value listify(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::tensor:
+      return detail::listify_tensor(value.as<at::Tensor>().detach().cpu());
+    case Value::Kind::list: {
+      Value::List items;
+      for (const auto& item : value.as<Value::List>()) items.push_back(listify(item));
+      return items;
+    }
+    case Value::Kind::tuple: {
+      Value::Tuple items;
+      for (const auto& item : value.as<Value::Tuple>().items) items.items.push_back(listify(item));
+      return items;
+    }
+    case Value::Kind::dict: {
+      StateDict items;
+      for (const auto& [name, item] : value.as<StateDict>()) items[name] = listify(item);
+      return items;
+    }
+    default:
+      return value;
+  }
+}
+
+}  // namespace accelerate

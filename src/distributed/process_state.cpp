@@ -1,0 +1,195 @@
+#include <ATen/Context.h>
+#include <accelerate/core/error.h>
+#include <accelerate/distributed/process_state.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "distributed/communicator.h"
+#include "distributed/nccl.h"
+#include "distributed/rendezvous.h"
+
+namespace accelerate {
+namespace {
+
+// Python's defaults. Finding each other has a limit of its own: a typing error should not cost half an hour.
+constexpr std::chrono::minutes kGlooTimeout{30}, kNcclTimeout{10}, kRendezvousPatience{5};
+
+int cuda_devices() {
+  if (!at::hasCUDA()) return 0;
+  return c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+}
+
+at::Device named_device(const std::string& text) {
+  try {
+    return at::Device(text);
+  } catch (const std::exception&) {
+    throw ConfigError("ACCELERATE_TORCH_DEVICE=" + text + ": expected a device such as cpu, cuda or cuda:1.");
+  }
+}
+
+/// The device of this process. CPU processes of a group are all on "cpu:0", as in Python.
+at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions& options, bool grouped) {
+  if (const auto text = options.environment("ACCELERATE_TORCH_DEVICE")) return named_device(*text);
+  const bool cpu = options.cpu || flag_from(options.environment, "ACCELERATE_USE_CPU", false);
+  const int count = cpu ? 0 : cuda_devices();
+  if (count == 0) return grouped ? at::Device(at::kCPU, 0) : at::Device(at::kCPU);
+  const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(me.local_process_index % count));
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
+  return device;
+}
+
+/// Processes of one machine meet on the loopback interface, whatever the machine's own name resolves to.
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const Environment& environment,
+                                                                std::chrono::milliseconds timeout) {
+  if (me.num_processes != me.local_num_processes || environment("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::Options::create_default(timeout);
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  return options;
+}
+
+/// Returns when every process has come to the same `stage`; names those that have not.
+void meet(const LaunchEnvironment& me, c10d::Store& store, const std::string& stage, std::chrono::milliseconds patience) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < me.num_processes; ++rank) keys.push_back(stage + "/" + std::to_string(rank));
+  store.set(keys[static_cast<size_t>(me.process_index)], std::vector<uint8_t>{1});
+  try {
+    store.wait(keys, patience);
+  } catch (const std::exception&) {
+    std::string missing;
+    for (int rank = 0; rank < me.num_processes; ++rank) {
+      if (!store.check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    throw std::runtime_error("these ranks did not come: " + missing);
+  }
+}
+
+GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& options, at::Device device) {
+  GroupParts parts;
+  parts.timeout = options.timeout.value_or(kGlooTimeout);
+  const std::chrono::milliseconds patience = std::min<std::chrono::milliseconds>(parts.timeout, kRendezvousPatience);
+  parts.store = join_store(me, patience);
+  parts.hosts_store = me.process_index == 0 && !me.agent_hosts_store;
+  parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
+  try {
+    meet(me, *parts.store, "arrived", patience);
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
+                                                            me.num_processes, gloo_options(me, options.environment, parts.timeout));
+    parts.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+    parts.group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    if (device.is_cuda()) {
+      auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index, me.num_processes,
+                                    options.timeout.value_or(kNcclTimeout));
+      const auto type = nccl ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
+      parts.group->setBackend(at::kCUDA, type, nccl ? nccl : c10::intrusive_ptr<c10d::Backend>(gloo));
+      parts.group->setDefaultBackend(type);
+    }
+    // One that was done early and left again would cut off those that are still connecting.
+    meet(me, *parts.store, "connected", patience);
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) +
+                           " could not connect to its peers: " + text.substr(0, text.find("\nException raised from")));
+  }
+  return parts;
+}
+
+GroupParts borrow_group(const ProcessStateOptions& options) {
+  GroupParts parts;
+  parts.group = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(options.process_group.get());
+  parts.owned = false;
+  parts.timeout = options.timeout.value_or(kGlooTimeout);
+  if (auto store = parts.group->getStore()) parts.store = c10::make_intrusive<c10d::PrefixStore>("accelerate/application", store);
+  return parts;
+}
+
+}  // namespace
+
+struct ProcessState::Facts {
+  LaunchEnvironment me;
+  at::Device device = at::kCPU;
+  DistributedType type = DistributedType::no;
+  std::string backend;
+  bool debug = false;
+  std::shared_ptr<Communicator> communicator;
+};
+
+const char* to_string(DistributedType type) {
+  switch (type) {
+    case DistributedType::multi_cpu:
+      return "DistributedType.MULTI_CPU";
+    case DistributedType::multi_gpu:
+      return "DistributedType.MULTI_GPU";
+    case DistributedType::no:
+      break;
+  }
+  return "DistributedType.NO";
+}
+
+ProcessState::ProcessState(ProcessStateOptions options) {
+  auto facts = std::make_shared<Facts>();
+  facts->debug = flag_from(options.environment, "ACCELERATE_DEBUG_MODE", false);
+  const bool borrowed = static_cast<bool>(options.process_group);
+  if (borrowed) {
+    // The application's group decides; the environment can still tell which place on the machine this process has.
+    facts->me.machine = read_launch_environment([](const std::string&) { return std::nullopt; }).machine;
+    facts->me.process_index = options.process_group.get()->getRank();
+    facts->me.num_processes = options.process_group.get()->getSize();
+    facts->me.local_process_index = integer_from(options.environment, {"LOCAL_RANK"}).value_or(facts->me.process_index);
+    facts->me.launched = true;
+  } else {
+    facts->me = read_launch_environment(options.environment);
+  }
+  facts->device = choose_device(facts->me, options, facts->me.launched);
+  if (facts->me.launched) {
+    auto parts = borrowed ? borrow_group(options) : make_group(facts->me, options, facts->device);
+    facts->communicator = std::make_shared<Communicator>(std::move(parts));
+    facts->backend = facts->communicator->backend_name(facts->device.type());
+    facts->type = facts->device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
+  }
+  facts_ = std::move(facts);
+}
+
+int ProcessState::num_processes() const { return facts_->me.num_processes; }
+int ProcessState::process_index() const { return facts_->me.process_index; }
+int ProcessState::local_process_index() const { return facts_->me.local_process_index; }
+DistributedType ProcessState::distributed_type() const { return facts_->type; }
+const std::string& ProcessState::backend() const { return facts_->backend; }
+c10::Device ProcessState::device() const { return facts_->device; }
+bool ProcessState::debug() const { return facts_->debug; }
+const std::shared_ptr<Communicator>& ProcessState::communicator() const { return facts_->communicator; }
+
+void ProcessState::wait_for_everyone(std::source_location where) const {
+  if (facts_->communicator) facts_->communicator->barrier(where);
+}
+
+FirstScope ProcessState::main_process_first(std::source_location where) const {
+  const auto& peers = facts_->communicator;
+  if (!peers) return {nullptr, ""};
+  const std::string key = "first/" + std::to_string(peers->next_scope());
+  if (is_main_process()) return {peers, key};
+  peers->wait_for(key, "main_process_first", where);
+  return {nullptr, ""};
+}
+
+FirstScope ProcessState::local_main_process_first(std::source_location where) const {
+  const auto& peers = facts_->communicator;
+  if (!peers) return {nullptr, ""};
+  const std::string key = "first/" + facts_->me.machine + "/" + std::to_string(peers->next_scope());
+  if (is_local_main_process()) return {peers, key};
+  peers->wait_for(key, "local_main_process_first", where);
+  return {nullptr, ""};
+}
+
+FirstScope::FirstScope(std::shared_ptr<Communicator> communicator, std::string key)
+    : communicator_(std::move(communicator)), key_(std::move(key)) {}
+
+FirstScope::~FirstScope() {
+  if (communicator_) communicator_->signal(key_);
+}
+
+std::string to_string(const ProcessState& state) {
+  return std::string("Distributed environment: ") + to_string(state.distributed_type()) + (state.backend().empty() ? "" : "  Backend: " + state.backend()) +
+         "\nNum processes: " + std::to_string(state.num_processes()) + "\nProcess index: " + std::to_string(state.process_index()) +
+         "\nLocal process index: " + std::to_string(state.local_process_index()) + "\nDevice: " + state.device().str() + "\n";
+}
+
+}  // namespace accelerate

@@ -1,0 +1,19 @@
+#include "distributed/tensor_text.h"
+
+#include <c10/core/ScalarType.h>
+
+namespace accelerate {
+
+std::string dtype_name(at::ScalarType dtype) {
+  // The second name is the old one ("float" for float32); the first is what Python prints.
+  return std::string(c10::getDtypeNames(dtype).first);
+}
+
+std::string describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = dtype_name(tensor.scalar_type()) + "[";
+  for (int64_t i = 0; i < tensor.dim(); ++i) text += (i ? ", " : "") + std::to_string(tensor.size(i));
+  return text + "]";
+}
+
+}  // namespace accelerate

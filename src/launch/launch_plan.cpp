@@ -1,0 +1,144 @@
+#include "accelerate/launch/launch_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "accelerate/core/error.h"
+
+namespace accelerate {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+constexpr int kDefaultPort = 29500;
+constexpr std::string_view kLoopback = "127.0.0.1";
+
+// What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it
+// belongs to the launch that the launcher is a worker of.
+constexpr std::array kPlaceVariables = {
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+    "MASTER_ADDR", "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_ERROR_FILE"};
+
+void check(const LaunchOptions& options) {
+  if (options.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
+  if (options.num_processes && *options.num_processes < 1) {
+    throw UsageError(fmt::format("--num_processes is {}; at least 1 process is needed.", *options.num_processes));
+  }
+  const int port = options.main_process_port.value_or(0);
+  if (port < 0 || port > 65535) {
+    throw UsageError(fmt::format("--main_process_port is {}; give a port from 1 to 65535, or 0 for any free one.", port));
+  }
+  if (options.num_cpu_threads_per_process && *options.num_cpu_threads_per_process < 1) {
+    throw UsageError(fmt::format("--num_cpu_threads_per_process is {}; at least 1 thread is needed.",
+                                 *options.num_cpu_threads_per_process));
+  }
+  constexpr std::array<std::string_view, 4> precisions = {"no", "fp16", "bf16", "fp8"};
+  if (std::find(precisions.begin(), precisions.end(), options.mixed_precision) == precisions.end()) {
+    throw UsageError(fmt::format("--mixed_precision is '{}'; choose no, fp16, bf16 or fp8.", options.mixed_precision));
+  }
+}
+
+int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
+  if (options.num_processes) return *options.num_processes;
+  return options.cpu ? 1 : std::max(1, machine.gpus);
+}
+
+int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::vector<std::string>& notes) {
+  const int wanted = options.main_process_port.value_or(kDefaultPort);
+  if (wanted != 0 && machine.port_is_free(wanted)) return wanted;
+  const int found = machine.find_free_port();
+  // Nobody chose the default port, so nobody misses it.
+  if (wanted != 0 && options.main_process_port) {
+    notes.push_back(fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there: "
+                                "port {} is used instead.", wanted, found));
+  }
+  return found;
+}
+
+int choose_threads(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine,
+                   std::vector<std::string>& notes) {
+  if (options.num_cpu_threads_per_process) return *options.num_cpu_threads_per_process;
+  const int inherited = integer_from(environment, {"OMP_NUM_THREADS"}).value_or(0);
+  if (inherited > 0) return inherited;
+  // As in Python: a count that was not given is no count, and the cores are shared out only among processes that were.
+  if (!options.cpu || !options.num_processes) return 1;
+  const auto under_mpi =
+      integer_from(environment, {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"});
+  const int threads = machine.physical_cores / std::max(1, under_mpi.value_or(*options.num_processes));
+  if (threads <= 1) return 1;
+  notes.push_back(fmt::format("Each process gets {} CPU threads, its share of {} cores; "
+                              "--num_cpu_threads_per_process chooses another number.", threads, machine.physical_cores));
+  return threads;
+}
+
+Variables common_variables(const LaunchOptions& options, int processes, int threads) {
+  Variables variables = {{"ACCELERATE_MIXED_PRECISION", options.mixed_precision},
+                         {"ACCELERATE_DYNAMO_BACKEND", "NO"},
+                         {"ACCELERATE_DYNAMO_MODE", "default"},
+                         {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+                         {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+                         {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+                         {"OMP_NUM_THREADS", std::to_string(threads)}};
+  if (options.cpu) {
+    variables.insert({{"ACCELERATE_USE_CPU", "True"},
+                      {"KMP_AFFINITY", "granularity=fine,compact,1,0"},
+                      {"KMP_BLOCKTIME", "1"}});
+  } else if (processes == 1) {
+    // Python says False to a lone process and nothing to several; programs may tell the two apart.
+    variables.emplace("ACCELERATE_USE_CPU", "False");
+  }
+  return variables;
+}
+
+Variables place_variables(int rank, int processes, int port) {
+  const std::string index = std::to_string(rank);
+  const std::string count = std::to_string(processes);
+  return {{"RANK", index},
+          {"LOCAL_RANK", index},
+          {"ROLE_RANK", index},
+          {"GROUP_RANK", "0"},
+          {"WORLD_SIZE", count},
+          {"LOCAL_WORLD_SIZE", count},
+          {"ROLE_WORLD_SIZE", count},
+          {"GROUP_WORLD_SIZE", "1"},
+          {"ROLE_NAME", "default"},
+          {"MASTER_ADDR", std::string(kLoopback)},
+          {"MASTER_PORT", std::to_string(port)},
+          {"TORCHELASTIC_RESTART_COUNT", "0"},
+          {"TORCHELASTIC_MAX_RESTARTS", "0"},
+          {"TORCHELASTIC_RUN_ID", "none"},
+          {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+          // This launcher hosts no store: rank 0 does, and must be told so.
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+}
+
+}  // namespace
+
+LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
+  check(options);
+  LaunchPlan plan;
+  const int processes = count_processes(options, machine);
+  const int threads = choose_threads(options, environment, machine, plan.notes);
+  const Variables common = common_variables(options, processes, threads);
+  const int port = processes > 1 ? choose_port(options, machine, plan.notes) : 0;
+  for (int rank = 0; rank < processes; ++rank) {
+    WorkerPlan worker = {.rank = rank, .argv = options.command, .variables = common};
+    if (processes > 1) {
+      worker.variables.merge(place_variables(rank, processes, port));
+      if (!environment("TORCH_NCCL_ASYNC_ERROR_HANDLING")) worker.variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
+    }
+    plan.workers.push_back(std::move(worker));
+  }
+  for (const char* name : kPlaceVariables) {
+    if (environment(name) && !plan.workers.front().variables.contains(name)) plan.removed_variables.emplace_back(name);
+  }
+  return plan;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,116 @@
+#include "launch/worker_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "accelerate/core/error.h"
+
+namespace accelerate {
+namespace {
+
+std::vector<std::string> environment_of(const WorkerPlan& plan, const std::vector<std::string>& removed) {
+  std::vector<std::string> lines;
+  for (char** line = environ; *line != nullptr; ++line) {
+    const std::string_view text = *line;
+    const std::string name(text.substr(0, text.find('=')));
+    const bool dropped = std::find(removed.begin(), removed.end(), name) != removed.end();
+    if (!dropped && !plan.variables.contains(name)) lines.emplace_back(text);
+  }
+  for (const auto& [name, value] : plan.variables) lines.push_back(name + "=" + value);
+  return lines;
+}
+
+std::vector<char*> as_c_array(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (auto& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+void reset_signals() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction current = {};
+    // nohup: what the user asked the launcher to ignore, the workers ignore too.
+    if (signal == SIGHUP && ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) continue;
+    ::signal(signal, SIG_DFL);
+  }
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+// Runs in the new process, where only async-signal-safe calls are sure to work: everything was allocated before.
+[[noreturn]] void become_worker(const char* path, char** argv, char** environment, WorkerInput input, pid_t launcher) {
+  ::setpgid(0, 0);
+  // A launcher that is killed outright cannot stop its workers, so the kernel does.
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != launcher) ::_exit(EXIT_FAILURE);  // it died before the line above
+  // Done here as well as in the launcher, or the program could read before the launcher has come to it.
+  if (input == WorkerInput::terminal) ::tcsetpgrp(STDIN_FILENO, ::getpid());
+  if (input == WorkerInput::empty) {
+    const int nothing = ::open("/dev/null", O_RDONLY);
+    if (nothing > STDIN_FILENO) {
+      ::dup2(nothing, STDIN_FILENO);
+      ::close(nothing);
+    }
+  }
+  reset_signals();
+  // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
+  ::execvpe(path, argv, environment);
+  ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", path, ::strerrordesc_np(errno));
+  ::_exit(126);
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
+                             WorkerInput input)
+    : rank_(plan.rank), started_(std::chrono::steady_clock::now()) {
+  std::vector<std::string> arguments = plan.argv;
+  std::vector<std::string> variables = environment_of(plan, removed);
+  const std::vector<char*> argv = as_c_array(arguments);
+  const std::vector<char*> environment = as_c_array(variables);
+  const pid_t launcher = ::getpid();
+  pid_ = ::fork();
+  if (pid_ < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank_, ::strerrordesc_np(errno)));
+  if (pid_ == 0) {
+    become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, launcher);
+  }
+  // Both sides do it: whichever comes first, the group exists before it is signalled.
+  ::setpgid(pid_, pid_);
+}
+
+std::chrono::duration<double> WorkerProcess::running_time() const {
+  return (status_ ? ended_ : std::chrono::steady_clock::now()) - started_;
+}
+
+bool WorkerProcess::poll() {
+  bool stopped = false;
+  int status = 0;
+  while (!status_ && ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == pid_) {
+    stopped = WIFSTOPPED(status);
+    if (stopped) continue;
+    status_ = status;
+    ended_ = std::chrono::steady_clock::now();
+  }
+  if (!status_ || gone_) return stopped;
+  // Orphans of the group have become our children (see Supervisor), so "no such child" means that the group is empty. From
+  // then on its number may be given to strangers, and is not signalled any more.
+  pid_t reaped = 0;
+  while ((reaped = ::waitpid(-pid_, nullptr, WNOHANG)) > 0) continue;
+  gone_ = reaped < 0;
+  return false;
+}
+
+void WorkerProcess::send(int signal) {
+  if (!gone_) ::kill(-pid_, signal);
+}
+
+}  // namespace accelerate

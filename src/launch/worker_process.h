@@ -1,0 +1,49 @@
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "accelerate/launch/launch_plan.h"
+
+namespace accelerate {
+
+/// How a worker's stdin begins.
+enum class WorkerInput { inherited, terminal, empty };
+
+/// One started worker and the process group it leads: all that it starts and does not put elsewhere.
+class WorkerProcess {
+ public:
+  /// Starts `path` as `plan` says, without the variables in `removed`. Throws WorkerError when no process can be made.
+  WorkerProcess(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
+
+  /// Its place in the launch.
+  int rank() const { return rank_; }
+  /// Process id, and the number of its group.
+  pid_t pid() const { return pid_; }
+  /// The wait status of the worker itself, once it has ended.
+  std::optional<int> status() const { return status_; }
+  /// From start to end, or until now.
+  std::chrono::duration<double> running_time() const;
+  /// True once the worker and all others in its group are gone.
+  bool group_is_gone() const { return gone_; }
+
+  /// Looks, without waiting, at what has ended. Returns true when the worker was stopped (not ended) since the last look.
+  bool poll();
+
+  /// Sends `signal` to everything in the group.
+  void send(int signal);
+
+ private:
+  int rank_;
+  pid_t pid_ = 0;
+  std::chrono::steady_clock::time_point started_;
+  std::chrono::steady_clock::time_point ended_ = {};
+  std::optional<int> status_ = {};
+  bool gone_ = false;
+};
+
+}  // namespace accelerate

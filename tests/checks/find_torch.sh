@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Which LibTorch is taken, and what is said when it cannot be used. The LibTorches here are folders with the files CMake looks at.
+# shellcheck source=tests/checks/claims.sh
+source "$(dirname "$0")/claims.sh"
+
+# make_torch PREFIX VERSION: a LibTorch as far as CMake can see.
+make_torch() {
+  mkdir -p "$1/lib" "$1/share/cmake/Torch"
+  echo "add_library(torch INTERFACE IMPORTED)
+set(TORCH_LIBRARIES torch)" >"$1/share/cmake/Torch/TorchConfig.cmake"
+  echo "set(PACKAGE_VERSION $2)
+if(NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()" >"$1/share/cmake/Torch/TorchConfigVersion.cmake"
+}
+
+# A repository of our own, because build/venv is looked for beside the cmake folder.
+tree=$scratch/tree
+mkdir -p "$tree/cmake" "$scratch/bin"
+cp "$root"/cmake/{find,locate}_torch.cmake "$tree/cmake"
+cat >"$tree/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(probe LANGUAGES NONE)
+include(cmake/find_torch.cmake)
+message(STATUS "HAS_NCCL=${ACCELERATE_TORCH_HAS_NCCL}")
+END
+
+# python_with FILE FOLDER: a python3 whose torch lies in FOLDER.
+python_with() {
+  mkdir -p "$(dirname "$1")"
+  printf '#!/bin/sh\necho "%s"\n' "$2" >"$1"
+  chmod +x "$1"
+}
+
+# configure ARGUMENTS...: a fresh build folder, no CUDA toolkit, and no LibTorch but those of this test.
+configure() {
+  rm -rf "$scratch/build"
+  reconfigure "$@"
+}
+reconfigure() {
+  run env -u Torch_DIR -u CMAKE_PREFIX_PATH -u CUDACXX PATH="$scratch/bin:$PATH" "${environment[@]}" \
+    cmake -S "$tree" -B "$scratch/build" -G Ninja -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON "$@"
+}
+environment=(A=b)
+
+make_torch "$scratch/given" 2.13.0
+make_torch "$scratch/prefixed" 2.13.0
+make_torch "$scratch/of_python" 2.13.0
+make_torch "$scratch/private" 2.13.0
+make_torch "$scratch/old" 2.8.1
+make_torch "$scratch/cuda" 2.11.0
+touch "$scratch/cuda/lib/libtorch_cuda.so"
+
+python_with "$scratch/bin/python3" ""
+configure
+claim "no LibTorch at all is said with what to do" fails
+claim "no LibTorch at all names scripts/setup and Torch_DIR" says "No usable LibTorch was found: run scripts/setup (make does), or give one with -DTorch_DIR"
+
+python_with "$tree/build/venv/bin/python3" "$scratch/private"
+configure
+claim "the private environment is used when nothing else is there" says "LibTorch 2.13.0 in $scratch/private"
+claim "a CPU build has no NCCL" says "HAS_NCCL=OFF"
+
+python_with "$scratch/bin/python3" "$scratch/of_python"
+configure
+claim "the torch of python3 comes before the private one" says "in $scratch/of_python"
+configure -DCMAKE_PREFIX_PATH="$scratch/prefixed"
+claim "CMAKE_PREFIX_PATH comes before python3" says "in $scratch/prefixed"
+configure -DCMAKE_PREFIX_PATH="$scratch/prefixed/share/cmake"
+claim "torch.utils.cmake_prefix_path is understood" says "in $scratch/prefixed"
+configure -DTorch_DIR="$scratch/given/share/cmake/Torch" -DCMAKE_PREFIX_PATH="$scratch/prefixed"
+claim "Torch_DIR comes before CMAKE_PREFIX_PATH" says "in $scratch/given"
+environment=(CMAKE_PREFIX_PATH="/no/such:$scratch/prefixed") && configure
+claim "CMAKE_PREFIX_PATH of the environment comes before python3" says "in $scratch/prefixed"
+environment=(Torch_DIR="$scratch/given/share/cmake/Torch") && configure
+claim "Torch_DIR of the environment comes before python3" says "in $scratch/given"
+environment=(A=b)
+
+configure -DTorch_DIR=/no/such
+claim "a wrong Torch_DIR is refused" fails
+claim "a wrong Torch_DIR is named" says "Torch_DIR is /no/such, which holds no TorchConfig.cmake"
+configure -DTorch_DIR="$scratch/old/share/cmake/Torch"
+claim "LibTorch below 2.9 is refused" fails
+claim "LibTorch below 2.9 is refused with a sentence" says "LibTorch 2.8.1 in $scratch/old is too old: 2.9 or newer is needed."
+configure -DTorch_DIR="$scratch/cuda/share/cmake/Torch"
+claim "a CUDA build without a toolkit is refused" fails
+claim "a CUDA build without a toolkit is explained" says "The LibTorch in $scratch/cuda is a CUDA build and no CUDA toolkit was found: install the toolkit"
+
+python_with "$scratch/bin/python3" "$scratch/cuda"
+configure
+claim "python3's torch that cannot be linked is passed over" says "LibTorch 2.13.0 in $scratch/private"
+claim "what is passed over is explained" says "Passed over: The LibTorch in $scratch/cuda is a CUDA build and no CUDA toolkit was found"
+configure -DACCELERATE_REQUIRE_CUDA=ON
+claim "preset cuda refuses a CPU build" says "needs a CUDA build of LibTorch"
+
+python_with "$scratch/bin/python3" "$scratch/of_python"
+configure
+rm -rf "$scratch/of_python"
+python_with "$scratch/bin/python3" ""
+reconfigure
+claim "a LibTorch that was found and is gone is looked for again" says "LibTorch 2.13.0 in $scratch/private"
+configure -DTorch_DIR="$scratch/given/share/cmake/Torch"
+rm -rf "$scratch/given"
+reconfigure
+claim "a LibTorch that was given and is gone is never replaced in silence" says "given/share/cmake/Torch, which holds no TorchConfig.cmake"
+finish

@@ -1,0 +1,272 @@
+#include <torch/torch.h>
+
+#include "support/together.h"
+
+namespace {
+
+using accelerate::DistributedError;
+using accelerate::PadOptions;
+using accelerate::Reduction;
+using accelerate::StateDict;
+using accelerate::UsageError;
+using accelerate::Value;
+
+struct Sentence {
+  torch::Tensor tokens, length;
+  std::map<std::string, std::vector<torch::Tensor>> extra;
+};
+
+struct Batch {
+  std::array<torch::Tensor, 2> pair;
+  std::optional<Sentence> sentence;
+  std::tuple<torch::Tensor, std::pair<torch::Tensor, torch::Tensor>> tuple;
+};
+
+torch::Tensor rows(int rank, int64_t count = 2) { return torch::full({count, 3}, rank, torch::kFloat); }
+
+class Collectives : public Together {
+ protected:
+  /// What gather is to give when process r passes make(r).
+  template <class F>
+  torch::Tensor joined(F make) {
+    std::vector<torch::Tensor> parts;
+    for (int r = 0; r < world(); ++r) parts.push_back(make(r));
+    return torch::cat(parts);
+  }
+};
+
+using TogetherCollectives = Collectives;
+
+TEST_F(TogetherCollectives, GatherJoinsTheRowsOfAllProcessesInOrder) {
+  const auto all = accelerator().gather(rows(rank()));
+  EXPECT_TRUE(torch::equal(all, joined([](int r) { return rows(r); })));
+}
+
+TEST_F(TogetherCollectives, GatherLeavesItsArgumentAlone) {
+  auto mine = rows(rank());
+  accelerator().gather(mine);
+  EXPECT_TRUE(torch::equal(mine, rows(rank())));
+}
+
+TEST_F(TogetherCollectives, GatherTakesEveryDtype) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt,
+                           torch::kLong, torch::kComplexFloat, torch::kComplexDouble, torch::kFloat8_e4m3fn, torch::kUInt16}) {
+    const auto make = [&](int r) { return torch::full({2, 2}, r % 2, torch::kFloat).to(dtype); };
+    const auto all = accelerator().gather(make(rank()));
+    EXPECT_EQ(all.scalar_type(), dtype);
+    EXPECT_TRUE(torch::equal(all.to(torch::kComplexDouble), joined(make).to(torch::kComplexDouble))) << c10::toString(dtype);
+  }
+}
+
+TEST_F(TogetherCollectives, GatherTakesScalarsEmptyAndNonContiguousTensors) {
+  const auto scalar = accelerator().gather(torch::tensor(rank() + 0.5));
+  EXPECT_EQ(scalar.dim(), world() > 1 ? 1 : 0);
+  EXPECT_TRUE(torch::equal(scalar.reshape({-1}), joined([](int r) { return torch::tensor({r + 0.5}); })));
+
+  EXPECT_EQ(accelerator().gather(torch::empty({0, 4})).sizes(), (std::vector<int64_t>{0, 4}));
+
+  const auto make = [](int r) { return (torch::arange(6) + 10 * r).reshape({2, 3}).t(); };
+  EXPECT_TRUE(torch::equal(accelerator().gather(make(rank())), joined(make)));
+}
+
+TEST_F(TogetherCollectives, NestedDataKeepsItsTypesAndOrderThreeLevelsDeep) {
+  const auto make = [](int r) {
+    Sentence sentence{rows(r), torch::tensor({r}), {{"b", {rows(r + 10), rows(r + 20)}}, {"a", {}}}};
+    return Batch{{rows(r + 1), rows(r + 2)}, sentence, {rows(r + 3), {rows(r + 4), rows(r + 5)}}};
+  };
+  const Batch all = accelerator().gather(make(rank()));
+  EXPECT_TRUE(torch::equal(all.pair[1], joined([&](int r) { return make(r).pair[1]; })));
+  EXPECT_TRUE(torch::equal(all.sentence->extra.at("b")[1], joined([&](int r) { return make(r).sentence->extra.at("b")[1]; })));
+  EXPECT_TRUE(all.sentence->extra.at("a").empty());
+  EXPECT_TRUE(torch::equal(std::get<1>(all.tuple).second, joined([&](int r) { return std::get<1>(make(r).tuple).second; })));
+}
+
+TEST_F(TogetherCollectives, AValueIsNestedDataToo) {
+  const auto make = [](int r) { return Value(StateDict{{"x", rows(r)}, {"y", Value::Tuple{rows(r + 1), Value::List{rows(r + 2)}}}}); };
+  const Value all = accelerator().gather(make(rank()));
+  EXPECT_EQ(all["y"].kind(), Value::Kind::tuple);
+  const auto inner = all["y"].as<Value::Tuple>().items[1].as<Value::List>()[0].get<at::Tensor>();
+  EXPECT_TRUE(torch::equal(inner, joined([](int r) { return rows(r + 2); })));
+}
+
+TEST_F(TogetherCollectives, ReduceAddsAveragesAndTakesTheMaximum) {
+  const double sum = world() * (world() - 1) / 2.0;
+  EXPECT_EQ(accelerator().reduce(rows(rank()))[0][0].item<double>(), sum);
+  EXPECT_EQ(accelerator().reduce(rows(rank()), Reduction::mean)[0][0].item<float>(), static_cast<float>(sum / world()));
+  EXPECT_EQ(accelerator().reduce(rows(rank()), Reduction::max)[0][0].item<double>(), world() - 1);
+  // The free function averages unless told otherwise, the member adds: as in Python.
+  EXPECT_EQ(accelerate::reduce(state(), rows(rank()))[0][0].item<float>(), static_cast<float>(sum / world()));
+}
+
+TEST_F(TogetherCollectives, ReduceTakesEveryDtypeThatCanBeAdded) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kByte, torch::kChar, torch::kShort, torch::kInt, torch::kLong,
+                           torch::kComplexFloat, torch::kComplexDouble}) {
+    const auto sum = accelerator().reduce(torch::ones({3}, torch::kFloat).to(dtype));
+    EXPECT_EQ(sum.scalar_type(), dtype);
+    EXPECT_EQ(torch::real(sum[1].to(torch::kComplexDouble)).item<double>(), world()) << c10::toString(dtype);
+  }
+  const auto truth = accelerator().reduce(torch::ones({2}, torch::kBool));
+  EXPECT_EQ(truth.scalar_type(), torch::kBool);
+  EXPECT_EQ(truth.view(torch::kByte).max().item<int>(), 1) << "a truth value is 0 or 1, however many processes say yes";
+  EXPECT_EQ(accelerator().reduce(torch::tensor(2.0)).dim(), 0);
+  EXPECT_EQ(accelerator().reduce(torch::arange(6).reshape({2, 3}).t())[2][1].item<int64_t>(), 5 * world());
+}
+
+TEST_F(TogetherCollectives, ReduceReturnsACopy) {
+  const auto mine = rows(rank());
+  auto reduced = accelerator().reduce(mine);
+  reduced.fill_(-1);
+  EXPECT_TRUE(torch::equal(mine, rows(rank())));
+}
+
+TEST_F(TogetherCollectives, BroadcastGivesEveryoneTheTensorsOfOneProcess) {
+  for (int from = 0; from < world(); ++from) {
+    const auto mine = rows(rank());
+    const auto got = accelerator().broadcast(std::pair(mine, torch::tensor(rank() == from)), from);
+    EXPECT_TRUE(torch::equal(got.first, rows(from)));
+    EXPECT_TRUE(got.second.item<bool>());
+    EXPECT_TRUE(torch::equal(mine, rows(rank())));
+  }
+}
+
+TEST_F(TogetherCollectives, PaddingMakesRaggedTensorsGatherable) {
+  auto mine = torch::full({2, rank() + 1}, rank());
+  const auto behind = accelerator().pad_across_processes(mine, {.dim = 1, .pad_index = -100});
+  EXPECT_EQ(behind.size(1), world());
+  EXPECT_EQ((behind == -100).sum().item<int64_t>(), 2 * (world() - 1 - rank()));
+  EXPECT_EQ(behind[0][0].item<int64_t>(), rank());
+  EXPECT_EQ(accelerator().gather(behind).size(0), 2 * world());
+
+  const auto before = accelerator().pad_across_processes(mine, {.dim = -1, .pad_index = 7, .pad_first = true});
+  EXPECT_EQ(before[1][world() - 1].item<int64_t>(), rank());
+  EXPECT_EQ(accelerator().pad_across_processes(mine, {.dim = 5}).sizes(), mine.sizes());
+}
+
+TEST_F(TogetherCollectives, ObjectsOfTheUsersOwnTypesAreGathered) {
+  struct Score {
+    std::string name;
+    double value;
+    std::optional<int> epoch;
+    bool operator==(const Score&) const = default;
+  };
+  std::vector<Score> mine;
+  for (int i = 0; i <= rank(); ++i) mine.push_back({"process " + std::to_string(rank()), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
+  const auto all = accelerator().gather_object(mine);
+  std::vector<Score> expected;
+  for (int r = 0; r < world(); ++r) {
+    for (int i = 0; i <= r; ++i) expected.push_back({"process " + std::to_string(r), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
+  }
+  EXPECT_EQ(all, expected);
+
+  const auto maps = accelerator().gather_object(std::vector<std::map<int, std::tuple<char, bool>>>{{{rank(), {'x', true}}}});
+  EXPECT_EQ(maps.size(), static_cast<size_t>(world()));
+  EXPECT_EQ(maps.back().begin()->first, world() - 1);
+}
+
+TEST_F(TogetherCollectives, ObjectsMayBeLargeAndOfAnotherSizeOnEveryProcess) {
+  for (const size_t size : {size_t{0}, size_t{1000}, size_t{1015}, size_t{1016}, size_t{1017}, size_t{5'000'000}}) {
+    const auto text = [&](int r) { return std::string(size + static_cast<size_t>(r), static_cast<char>('a' + r)); };
+    const auto all = accelerator().gather_object(std::vector{text(rank())});
+    for (int r = 0; r < world(); ++r) EXPECT_EQ(all[static_cast<size_t>(r)], text(r));
+    std::vector<std::string> list = {text(rank()), "second"};
+    accelerator().broadcast_object_list(list, world() - 1);
+    EXPECT_EQ(list, (std::vector<std::string>{text(world() - 1), "second"}));
+  }
+}
+
+TEST_F(TogetherCollectives, ValuesOfEveryKindTravelUnchanged) {
+  const Value mine = StateDict{{"none", nullptr},
+                               {"truth", true},
+                               {"count", int64_t{-1} << 62},
+                               {"real", 0.1},
+                               {"text", std::string("caf\xc3\xa9\0zero", 10)},
+                               {"tuple", Value::Tuple{1, Value::Tuple{}, Value::List{}}},
+                               {"half", torch::randn({2, 0, 3}).to(torch::kHalf)},
+                               {"tensor", torch::arange(6).reshape({2, 3}).t()}};
+  Value list = Value::List{rank() == 0 ? mine : Value("another")};
+  accelerator().broadcast_object_list(list);
+  EXPECT_EQ(list.as<Value::List>()[0].as<StateDict>().at("text"), mine["text"]);
+  EXPECT_EQ(list.as<Value::List>()[0], accelerator().is_main_process() ? mine : list.as<Value::List>()[0]);
+  EXPECT_EQ(list.as<Value::List>()[0]["tensor"], mine["tensor"]);
+  EXPECT_EQ(list.as<Value::List>()[0]["tuple"], mine["tuple"]);
+}
+
+TEST_F(TogetherCollectives, InputsAreSplitSoThatTheFirstProcessesHaveOneMore) {
+  std::vector<int> inputs(17);
+  std::iota(inputs.begin(), inputs.end(), 0);
+  const auto mine = accelerator().split_between_processes(inputs);
+  const size_t expected = 17 / static_cast<size_t>(world()) + (static_cast<size_t>(rank()) < 17 % static_cast<size_t>(world()) ? 1 : 0);
+  EXPECT_EQ(mine.size(), expected);
+  EXPECT_EQ(accelerator().gather_object(mine), inputs);
+
+  const auto padded = accelerator().split_between_processes(inputs, {.apply_padding = true});
+  EXPECT_EQ(padded.size(), (17 + static_cast<size_t>(world()) - 1) / static_cast<size_t>(world()));
+  const std::map<std::string, torch::Tensor> map = {{"t", torch::arange(5)}};
+  EXPECT_EQ(accelerator().split_between_processes(map).at("t").size(0), 5 / world() + (rank() < 5 % world() ? 1 : 0));
+  EXPECT_EQ(accelerator().split_between_processes(std::string("whole")), "whole");
+}
+
+TEST_F(TogetherCollectives, MisuseIsToldByNameBeforeAnythingTravels) {
+  const auto message = [](auto call) -> std::string {
+    try {
+      call();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "nothing was thrown";
+  };
+  if (world() > 1) {
+    EXPECT_NE(message([&] { accelerator().gather(Value("text")); }).find("gather exchanges tensors and was given text 'text'"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().gather(torch::Tensor()); }).find("undefined"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().gather(torch::empty({2}, torch::kMeta)); }).find("meta"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().gather(torch::eye(2).to_sparse()); }).find("sparse"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kInt), Reduction::mean); }).find("int32"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kComplexFloat), Reduction::max); }).find("complex64"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}).to(torch::kFloat8_e5m2)); }).find("gloo cannot add float8_e5m2"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().gather_object(Value("ab")); }).find("list"), std::string::npos);
+    const std::map<std::string, std::vector<int>> uneven = {{"a", {1, 2}}, {"b", {1}}};
+    EXPECT_NE(message([&] { accelerator().split_between_processes(uneven); }).find("same length"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().split_between_processes(std::vector<int>{}, {.apply_padding = true}); }).find("last element"), std::string::npos);
+  }
+  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), world()); }).find("from_process=" + std::to_string(world())), std::string::npos);
+  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), -1); }).find("from_process=-1"), std::string::npos);
+  // The group is as good as before.
+  accelerator().wait_for_everyone();
+  EXPECT_EQ(accelerator().reduce(torch::ones({1})).item<int>(), world());
+}
+
+TEST_F(TogetherCollectives, TwoAcceleratorsInOneProcessDoNotMixUp) {
+  accelerate::Accelerator second({.timeout = std::chrono::seconds(60)});
+  const auto first = accelerator().gather(torch::tensor({rank()}));
+  const auto other = second.gather(torch::tensor({rank() + 100}));
+  EXPECT_EQ(first.min().item<int>(), 0);
+  EXPECT_EQ(other.min().item<int>(), 100);
+  for (int i = 0; i < 3; ++i) {
+    accelerate::Accelerator brief({.timeout = std::chrono::seconds(60)});
+    EXPECT_EQ(brief.reduce(torch::ones({1})).item<int>(), world());
+  }
+}
+
+TEST_F(TogetherCollectives, RandomStatesBecomeThoseOfTheMainProcess) {
+  accelerate::set_seed(5, {.device_specific = true});
+  const auto apart = accelerator().gather(torch::rand({1}));
+  EXPECT_EQ(std::get<0>(torch::_unique(apart)).size(0), world());
+  accelerator().synchronize_rng_states({accelerate::RngType::torch});
+  const auto together = accelerator().gather(torch::rand({1}));
+  EXPECT_EQ(std::get<0>(torch::_unique(together)).size(0), 1);
+
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank()));
+  accelerator().synchronize_rng_states({accelerate::RngType::generator}, generator);
+  const auto drawn = accelerator().gather(torch::rand({1}, generator));
+  EXPECT_EQ(std::get<0>(torch::_unique(drawn)).size(0), 1);
+  EXPECT_THROW(accelerator().synchronize_rng_states({accelerate::RngType::generator}), UsageError);
+}
+
+TEST_F(TogetherCollectives, SetSeedGivesThePythonNumbers) {
+  accelerate::set_seed(42);
+  EXPECT_FLOAT_EQ(torch::rand({1}).item<float>(), 0.8822692632675171f);
+  accelerate::set_seed(40, {.device_specific = true}, 2);
+  EXPECT_FLOAT_EQ(torch::rand({1}).item<float>(), 0.8822692632675171f);
+}
+
+}  // namespace

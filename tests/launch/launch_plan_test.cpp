@@ -1,0 +1,274 @@
+#include "accelerate/launch/launch_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "accelerate/core/error.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::json;
+using Variables = std::map<std::string, std::string>;
+
+constexpr int kFreePort = 41234;
+
+Environment table(Variables variables = {}) {
+  return [variables](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+MachineFacts machine(int gpus = 0, std::set<int> busy = {}) {
+  return {.gpus = gpus,
+          .physical_cores = 16,
+          .port_is_free = [busy](int port) { return !busy.contains(port); },
+          .find_free_port = [] { return kFreePort; }};
+}
+
+LaunchPlan plan(LaunchOptions options, const MachineFacts& facts = machine(), const Environment& environment = table()) {
+  if (options.command.empty()) options.command = {"train"};
+  return plan_launch(options, environment, facts);
+}
+
+std::string variable(const LaunchPlan& plan, const std::string& name, size_t rank = 0) {
+  const auto& variables = plan.workers.at(rank).variables;
+  const auto found = variables.find(name);
+  return found == variables.end() ? "(none)" : found->second;
+}
+
+std::string message_of(LaunchOptions options) {
+  try {
+    plan(std::move(options));
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+TEST(LaunchPlan, StartsAsManyProcessesAsAsked) {
+  EXPECT_EQ(plan({.cpu = true, .num_processes = 4}).workers.size(), 4u);
+  EXPECT_EQ(plan({.num_processes = 3}).workers.size(), 3u);
+  EXPECT_EQ(plan({.num_processes = 1}, machine(8)).workers.size(), 1u);
+}
+
+TEST(LaunchPlan, StartsOneProcessForEachGpuByDefault) {
+  EXPECT_EQ(plan({}, machine(8)).workers.size(), 8u);
+  EXPECT_EQ(plan({}, machine(1)).workers.size(), 1u);
+}
+
+TEST(LaunchPlan, StartsOneProcessByDefaultOnTheCpu) {
+  EXPECT_EQ(plan({}).workers.size(), 1u);
+  EXPECT_EQ(plan({.cpu = true}, machine(8)).workers.size(), 1u);
+}
+
+TEST(LaunchPlan, NumbersTheWorkersAndGivesEachTheWholeCommand) {
+  const LaunchPlan result = plan({.num_processes = 2, .command = {"train", "--lr", "0.1 ", "--", "--cpu"}});
+  for (int rank = 0; rank < 2; ++rank) {
+    const WorkerPlan& worker = result.workers.at(static_cast<size_t>(rank));
+    EXPECT_EQ(worker.rank, rank);
+    EXPECT_EQ(worker.variables.at("RANK"), std::to_string(rank));
+    EXPECT_EQ(worker.variables.at("LOCAL_RANK"), std::to_string(rank));
+    EXPECT_EQ(worker.argv, (std::vector<std::string>{"train", "--lr", "0.1 ", "--", "--cpu"}));
+  }
+}
+
+TEST(LaunchPlan, WrongValuesAreErrorsThatNameTheFlag) {
+  EXPECT_NE(message_of({.num_processes = 0}).find("--num_processes is 0"), std::string::npos);
+  EXPECT_NE(message_of({.num_processes = -2}).find("--num_processes is -2"), std::string::npos);
+  EXPECT_NE(message_of({.main_process_port = -1}).find("--main_process_port is -1"), std::string::npos);
+  EXPECT_NE(message_of({.main_process_port = 65536}).find("--main_process_port is 65536"), std::string::npos);
+  EXPECT_NE(message_of({.num_cpu_threads_per_process = 0}).find("--num_cpu_threads_per_process is 0"), std::string::npos);
+  EXPECT_NE(message_of({.mixed_precision = "int8"}).find("--mixed_precision is 'int8'"), std::string::npos);
+}
+
+TEST(LaunchPlan, ALaunchWithoutAProgramIsAnError) {
+  EXPECT_THROW(plan_launch({}, table(), machine()), UsageError);
+}
+
+TEST(LaunchPlan, UsesPort29500WhenItIsFree) {
+  const LaunchPlan result = plan({.num_processes = 2});
+  EXPECT_EQ(variable(result, "MASTER_PORT"), "29500");
+  EXPECT_EQ(variable(result, "MASTER_PORT", 1), "29500");
+  EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(LaunchPlan, UsesAFreePortWhen29500IsBusyWithoutANote) {
+  const LaunchPlan result = plan({.num_processes = 2}, machine(0, {29500}));
+  EXPECT_EQ(variable(result, "MASTER_PORT"), std::to_string(kFreePort));
+  EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(LaunchPlan, PortZeroAlwaysMeansAFreePort) {
+  const LaunchPlan result = plan({.num_processes = 2, .main_process_port = 0});
+  EXPECT_EQ(variable(result, "MASTER_PORT"), std::to_string(kFreePort));
+  EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(LaunchPlan, UsesThePortThatWasAskedFor) {
+  EXPECT_EQ(variable(plan({.num_processes = 2, .main_process_port = 5000}), "MASTER_PORT"), "5000");
+}
+
+TEST(LaunchPlan, ABusyPortThatWasAskedForIsReplacedWithANote) {
+  const LaunchPlan result = plan({.num_processes = 2, .main_process_port = 5000}, machine(0, {5000}));
+  EXPECT_EQ(variable(result, "MASTER_PORT"), std::to_string(kFreePort));
+  ASSERT_EQ(result.notes.size(), 1u);
+  EXPECT_NE(result.notes[0].find("5000"), std::string::npos);
+  EXPECT_NE(result.notes[0].find(std::to_string(kFreePort)), std::string::npos);
+}
+
+TEST(LaunchPlan, ASingleProcessNeedsNoPort) {
+  const LaunchPlan result = plan({.main_process_port = 5000}, machine(0, {5000}));
+  EXPECT_EQ(variable(result, "MASTER_PORT"), "(none)");
+  EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(LaunchPlan, ThreadsAreThoseAskedFor) {
+  EXPECT_EQ(variable(plan({.num_cpu_threads_per_process = 5}, machine(), table({{"OMP_NUM_THREADS", "7"}})), "OMP_NUM_THREADS"),
+            "5");
+}
+
+TEST(LaunchPlan, ThreadsOfTheEnvironmentComeBeforeAShareOfTheCores) {
+  EXPECT_EQ(variable(plan({.cpu = true, .num_processes = 4}, machine(), table({{"OMP_NUM_THREADS", "7"}})), "OMP_NUM_THREADS"),
+            "7");
+}
+
+TEST(LaunchPlan, CpuProcessesShareThePhysicalCoresAndSaySo) {
+  const LaunchPlan four = plan({.cpu = true, .num_processes = 4});
+  EXPECT_EQ(variable(four, "OMP_NUM_THREADS"), "4");
+  EXPECT_EQ(four.notes.size(), 1u);
+  EXPECT_EQ(variable(plan({.cpu = true, .num_processes = 1}), "OMP_NUM_THREADS"), "16");
+  EXPECT_EQ(variable(plan({.cpu = true, .num_processes = 4}, machine(), table({{"OMP_NUM_THREADS", "0"}})), "OMP_NUM_THREADS"),
+            "4");
+}
+
+TEST(LaunchPlan, MoreCpuProcessesThanCoresGetOneThreadEach) {
+  const LaunchPlan result = plan({.cpu = true, .num_processes = 17});
+  EXPECT_EQ(variable(result, "OMP_NUM_THREADS"), "1");
+  EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(LaunchPlan, UnderMpiTheCoresAreSharedAmongItsLocalRanks) {
+  const auto environment = table({{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(variable(plan({.cpu = true, .num_processes = 4}, machine(), environment), "OMP_NUM_THREADS"), "8");
+}
+
+TEST(LaunchPlan, WithoutACountOrWithoutCpuThereIsOneThread) {
+  EXPECT_EQ(variable(plan({.cpu = true}), "OMP_NUM_THREADS"), "1");
+  EXPECT_EQ(variable(plan({.num_processes = 2}, machine(2)), "OMP_NUM_THREADS"), "1");
+}
+
+TEST(LaunchPlan, ThreadsThatAreNoNumberAreAnErrorThatNamesTheVariable) {
+  try {
+    plan({}, machine(), table({{"OMP_NUM_THREADS", "many"}}));
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("OMP_NUM_THREADS"), std::string::npos);
+  }
+}
+
+TEST(LaunchPlan, OnlyALoneProcessIsToldThatItIsNotBoundToTheCpu) {
+  EXPECT_EQ(variable(plan({}, machine(1)), "ACCELERATE_USE_CPU"), "False");
+  EXPECT_EQ(variable(plan({}, machine(2)), "ACCELERATE_USE_CPU"), "(none)");
+  EXPECT_EQ(variable(plan({.cpu = true, .num_processes = 2}), "ACCELERATE_USE_CPU"), "True");
+}
+
+TEST(LaunchPlan, PassesThePrecisionOn) {
+  EXPECT_EQ(variable(plan({.mixed_precision = "bf16"}), "ACCELERATE_MIXED_PRECISION"), "bf16");
+  EXPECT_EQ(variable(plan({}), "ACCELERATE_MIXED_PRECISION"), "no");
+}
+
+TEST(LaunchPlan, KeepsNcclErrorHandlingThatTheUserChose) {
+  const auto environment = table({{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"}});
+  EXPECT_EQ(variable(plan({.num_processes = 2}, machine(2), environment), "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "(none)");
+  EXPECT_EQ(variable(plan({.num_processes = 2}, machine(2)), "TORCH_NCCL_ASYNC_ERROR_HANDLING"), "1");
+}
+
+TEST(LaunchPlan, ALoneProcessInheritsNoPlaceFromAnotherLaunch) {
+  const auto environment =
+      table({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "1"},
+             {"TORCHELASTIC_RUN_ID", "none"}, {"OMP_NUM_THREADS", "3"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}});
+  const LaunchPlan result = plan({.cpu = true}, machine(), environment);
+  const std::set<std::string> removed(result.removed_variables.begin(), result.removed_variables.end());
+  EXPECT_EQ(removed, (std::set<std::string>{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT",
+                                            "TORCHELASTIC_RUN_ID"}));
+}
+
+TEST(LaunchPlan, SeveralProcessesReplaceThePlaceOfAnotherLaunch) {
+  const auto environment = table({{"RANK", "7"}, {"WORLD_SIZE", "9"}, {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"}});
+  const LaunchPlan result = plan({.num_processes = 2}, machine(), environment);
+  EXPECT_EQ(variable(result, "RANK", 1), "1");
+  EXPECT_EQ(result.removed_variables, std::vector<std::string>{"TORCHELASTIC_ERROR_FILE"});
+}
+
+TEST(LaunchPlan, GivesWorkersThirtySecondsToStop) { EXPECT_EQ(plan({}).grace_period, std::chrono::seconds(30)); }
+
+// --- What real launches of Python Accelerate gave their workers. --------------------------------------------------------
+
+// The options that a recorded launch amounts to, or nothing when it used a flag that is not understood yet.
+std::optional<LaunchOptions> options_of(const Json& run) {
+  LaunchOptions options = {.command = {"probe"}};
+  const std::vector<std::string> flags = run.at("flags");
+  // Flags that repeat a default of ours: several processes on GPUs, no compiler, one machine.
+  const std::set<std::string> defaults = {"--multi_gpu", "--dynamo_backend no", "--num_machines 1"};
+  for (size_t i = 0; i < flags.size(); ++i) {
+    std::string flag = flags[i];
+    const std::string value = i + 1 < flags.size() && !flags[i + 1].starts_with("--") ? flags[++i] : "";
+    if (defaults.contains(value.empty() ? flag : flag + " " + value)) continue;
+    if (flag == "--cpu") options.cpu = true;
+    else if (flag == "--num_processes") options.num_processes = std::stoi(value);
+    else if (flag == "--main_process_port") options.main_process_port = value == "PORT" ? 5000 : std::stoi(value);
+    else if (flag == "--num_cpu_threads_per_process") options.num_cpu_threads_per_process = std::stoi(value);
+    else if (flag == "--mixed_precision") options.mixed_precision = value;
+    else return std::nullopt;
+  }
+  for (const std::string argument : run.at("args")) options.command.push_back(argument);
+  return options;
+}
+
+Variables expected_variables(const Json& worker, const std::string& port) {
+  Variables expected = worker.at("env");
+  expected.erase("TORCHELASTIC_ERROR_FILE");  // a file that nothing of ours writes
+  if (expected.contains("MASTER_PORT")) expected["MASTER_PORT"] = port;
+  // Listed difference: this launcher hosts no store.
+  if (expected.contains("TORCHELASTIC_USE_AGENT_STORE")) expected["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  return expected;
+}
+
+TEST(LaunchPlanGolden, WorkersGetTheEnvironmentThatPythonGivesThem) {
+  const char* folder = std::getenv("ACCELERATE_GOLDEN_DIR");
+  std::ifstream file(std::string(folder != nullptr ? folder : ACCELERATE_TEST_GOLDEN) + "/launch_workers.json");
+  const Json golden = Json::parse(file);
+  int held = 0;
+  for (const Json& run : golden.at("runs")) {
+    const std::string name = run.at("name");
+    const auto options = options_of(run);
+    // A script that does not exist has no workers to compare; its exit code is Supervisor's business.
+    if (!options || run.at("workers").empty()) {
+      std::cout << "launch_workers: " << (options ? "has no workers: " : "needs flags of later versions: ") << name << "\n";
+      continue;
+    }
+    SCOPED_TRACE(name);
+    const LaunchPlan result = plan_launch(*options, table(), machine(2));
+    ASSERT_EQ(result.workers.size(), run.at("workers").size());
+    const std::string port = options->main_process_port == 5000 ? "5000" : std::to_string(kFreePort);
+    for (size_t rank = 0; rank < result.workers.size(); ++rank) {
+      const Json& worker = run.at("workers").at(rank);
+      EXPECT_EQ(worker.at("attempt_rank"), "0_" + std::to_string(rank));
+      EXPECT_EQ(result.workers[rank].variables, expected_variables(worker, port));
+      const std::vector<std::string> arguments(result.workers[rank].argv.begin() + 1, result.workers[rank].argv.end());
+      EXPECT_EQ(Json(arguments), worker.at("argv"));
+    }
+    ++held;
+  }
+  std::cout << "launch_workers: " << held << " of " << golden.at("runs").size() << " runs compared\n";
+  EXPECT_GT(held, 0);
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,150 @@
+// A program for tests that need whole processes: does what its first argument says and tells how it went.
+#include <accelerate/accelerate.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <iostream>
+#include <map>
+#include <thread>
+
+namespace {
+
+using accelerate::Accelerator;
+
+/// Lines of several processes share a pipe: each goes out in one piece.
+void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
+
+std::string who(const Accelerator& accelerator) { return std::to_string(accelerator.process_index()) + " of " + std::to_string(accelerator.num_processes()); }
+
+int state() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  say(to_string(accelerator));
+  return 0;
+}
+
+int sum() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  const auto total = accelerator.reduce(torch::tensor({accelerator.process_index() + 1})).item<int64_t>();
+  say("rank " + who(accelerator) + " local " + std::to_string(accelerator.local_process_index()) + " sum " + std::to_string(total));
+  return 0;
+}
+
+/// The last process goes without a word; the others tell what they hear of it, twice.
+int lose_a_peer() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  accelerator.wait_for_everyone();
+  if (accelerator.is_last_process()) std::raise(SIGKILL);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      accelerator.gather(torch::ones({2}));
+    } catch (const accelerate::DistributedError& error) {
+      say("rank " + who(accelerator) + ": " + error.what());
+    }
+  }
+  return 0;
+}
+
+/// Process 0 ends first while another still waits on a key in the store that process 0 serves.
+int main_leaves_first() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  {
+    auto first = accelerator.main_process_first();
+    if (accelerator.is_main_process()) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  if (!accelerator.is_main_process()) std::this_thread::sleep_for(std::chrono::milliseconds(200) * accelerator.process_index());
+  auto again = accelerator.main_process_first();
+  say("rank " + who(accelerator) + " left");
+  return 0;
+}
+
+int nobody_comes() {
+  try {
+    Accelerator accelerator({.timeout = std::chrono::milliseconds(700)});
+  } catch (const accelerate::Error& error) {
+    say(error.what());
+    return 3;
+  }
+  return 0;
+}
+
+int a_peer_never_calls() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(1)});
+  if (accelerator.is_main_process()) {
+    try {
+      accelerator.wait_for_everyone();
+    } catch (const accelerate::DistributedError& error) {
+      say(error.what());
+    }
+  } else {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  }
+  return 0;
+}
+
+/// In debug mode: calls that do not fit each other are told before they run, and the group stays usable.
+int disagree() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  const int more = accelerator.process_index();
+  const auto tell = [&](auto call) {
+    try {
+      call();
+      say("nothing was thrown");
+    } catch (const accelerate::DistributedError& error) {
+      if (accelerator.is_main_process()) say(error.what());
+    }
+  };
+  tell([&] { accelerator.gather(torch::ones({3 + more, 2})); });
+  tell([&] { accelerator.reduce(torch::ones({2}, more ? torch::kFloat : torch::kDouble)); });
+  tell([&] { accelerator.broadcast(std::vector{torch::ones({1}), torch::ones({1 + more})}); });
+  tell([&] { more ? accelerator.gather(torch::ones({2})) : accelerator.reduce(torch::ones({2})); });
+  say("sum " + std::to_string(accelerator.reduce(torch::ones({1})).item<int>()));
+  return 0;
+}
+
+/// Ranks as threads of one process.
+int threads() {
+  constexpr int kRanks = 3;
+  std::vector<std::thread> ranks;
+  std::atomic<int> right = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([rank, &right] {
+      const std::map<std::string, std::string> table = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(kRanks)}, {"LOCAL_RANK", std::to_string(rank)},
+                                                        {"LOCAL_WORLD_SIZE", std::to_string(kRanks)}, {"MASTER_PORT", std::getenv("MASTER_PORT")}};
+      const accelerate::Environment environment = [table](const std::string& name) {
+        const auto found = table.find(name);
+        return found == table.end() ? std::nullopt : std::optional(found->second);
+      };
+      for (int round = 0; round < 3; ++round) {
+        const accelerate::ProcessState me({.cpu = true, .timeout = std::chrono::seconds(20), .environment = environment});
+        right += accelerate::reduce(me, torch::tensor({rank}), accelerate::Reduction::sum).item<int>() == 3;
+        const auto names = accelerate::gather_object(me, std::vector{"rank " + std::to_string(rank)});
+        right += names == std::vector<std::string>{"rank 0", "rank 1", "rank 2"};
+        auto first = me.main_process_first();
+      }
+    });
+  }
+  for (auto& rank : ranks) rank.join();
+  say("right " + std::to_string(right));
+  return 0;
+}
+
+int main_with(const std::string& what) {
+  static const std::map<std::string, int (*)()> kWishes = {{"state", state},
+                                                           {"sum", sum},
+                                                           {"lose_a_peer", lose_a_peer},
+                                                           {"main_leaves_first", main_leaves_first},
+                                                           {"nobody_comes", nobody_comes},
+                                                           {"a_peer_never_calls", a_peer_never_calls},
+                                                           {"disagree", disagree},
+                                                           {"threads", threads}};
+  try {
+    return kWishes.at(what)();
+  } catch (const accelerate::Error& error) {
+    say(error.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int main(int, char** argv) { return main_with(argv[1]); }

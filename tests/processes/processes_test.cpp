@@ -1,0 +1,265 @@
+// Whole processes, started the ways people start them. Torch-free: the programs under test are what links torch.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <filesystem>
+#include <memory>
+
+#include "support/run_program.h"
+
+namespace {
+
+using accelerate::testing::ProgramResult;
+using accelerate::testing::run_program;
+using accelerate::testing::RunningProgram;
+using Variables = std::map<std::string, std::optional<std::string>>;
+
+/// A port that was free a moment ago.
+int free_port() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ::bind(socket, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+std::string port_text() { return std::to_string(free_port()); }
+
+/// Listens on a port as long as it lives, as some other program might.
+class Occupied {
+ public:
+  Occupied() {
+    sockaddr_in6 address{};
+    address.sin6_family = AF_INET6;
+    socklen_t size = sizeof(address);
+    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), size);
+    ::listen(socket_, 16);
+    ::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin6_port);
+  }
+  ~Occupied() { ::close(socket_); }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  int socket_ = ::socket(AF_INET6, SOCK_STREAM, 0);
+  int port_ = 0;
+};
+
+ProgramResult probe(const std::string& wish, Variables variables = {}) { return run_program({ACCELERATE_PROBE, wish}, {.environment = std::move(variables)}); }
+
+ProgramResult launch(int processes, const std::vector<std::string>& program, Variables variables = {}) {
+  std::vector<std::string> command = {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", std::to_string(processes)};
+  command.insert(command.end(), program.begin(), program.end());
+  return run_program(command, {.environment = std::move(variables), .limit = std::chrono::seconds(100)});
+}
+
+int count(const std::string& text, const std::string& part) { return RunningProgram::occurrences(text, part); }
+
+/// Starts one process per table, as a launcher that only sets variables would, and waits for all.
+std::vector<ProgramResult> probes(const std::string& wish, const std::vector<Variables>& tables) {
+  std::vector<std::unique_ptr<RunningProgram>> running;
+  for (const auto& table : tables) {
+    running.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_PROBE, wish}, accelerate::testing::RunOptions{.environment = table}));
+  }
+  std::vector<ProgramResult> results;
+  for (auto& program : running) results.push_back(program->wait());
+  return results;
+}
+
+void expect_sum(const std::vector<ProgramResult>& results, const std::string& local_of_last) {
+  const int size = static_cast<int>(results.size());
+  for (int rank = 0; rank < size; ++rank) {
+    const auto& result = results[static_cast<size_t>(rank)];
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_NE(result.output.find("rank " + std::to_string(rank) + " of " + std::to_string(size)), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find(" sum " + std::to_string(size * (size + 1) / 2)), std::string::npos) << result.output;
+  }
+  EXPECT_NE(results.back().output.find("local " + local_of_last), std::string::npos) << results.back().output;
+}
+
+TEST(Starting, WithoutALauncherAProcessIsAlone) {
+  const auto result = probe("state");
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(result.output,
+            "Distributed environment: DistributedType.NO\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: cpu\n\nMixed precision type: no\n\n");
+}
+
+TEST(Starting, UnderOurLauncherOneToFourProcessesFindEachOther) {
+  for (int n = 1; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_PROBE, "sum"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_EQ(count(result.output, " sum " + std::to_string(n * (n + 1) / 2) + "\n"), n) << result.output;
+  }
+}
+
+TEST(Starting, UnderOpenMpiMpichAndMvapichVariablesProcessesFindEachOther) {
+  const std::vector<std::array<std::string, 4>> launchers = {
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+      {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"}};
+  for (const auto& names : launchers) {
+    const auto port = port_text();
+    std::vector<Variables> tables;
+    for (const char* rank : {"0", "1"}) tables.push_back({{names[0], rank}, {names[1], "2"}, {names[2], rank}, {names[3], "2"}, {"MASTER_PORT", port}});
+    expect_sum(probes("sum", tables), "1");
+  }
+}
+
+TEST(Starting, AProgramStartedBySrunJustWorks) {
+  // Three tasks on two nodes, as Slurm describes them; here both nodes are this machine.
+  std::vector<Variables> tables;
+  const auto port = port_text();
+  for (int rank = 0; rank < 3; ++rank) {
+    tables.push_back({{"SLURM_PROCID", std::to_string(rank)},
+                      {"SLURM_STEP_NUM_TASKS", "3"},
+                      {"SLURM_LOCALID", rank == 2 ? "0" : std::to_string(rank)},
+                      {"SLURM_NODEID", rank == 2 ? "1" : "0"},
+                      {"SLURM_STEP_TASKS_PER_NODE", "2,1"},
+                      {"SLURM_STEP_NODELIST", "localhost,elsewhere[1-2]"},
+                      {"MASTER_PORT", port},
+                      {"GLOO_SOCKET_IFNAME", "lo"}});
+  }
+  expect_sum(probes("sum", tables), "0");
+}
+
+TEST(Starting, UnderTheRealTorchrunItsAgentHostsTheStore) {
+  const auto result = run_program({ACCELERATE_PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port_text(), "--no_python", ACCELERATE_PROBE, "sum"},
+                                  {.environment = {{"ACCELERATE_USE_CPU", "true"}}, .limit = std::chrono::seconds(120)});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(count(result.output, " sum 3\n"), 2) << result.output << result.errors;
+}
+
+TEST(Starting, RanksMayBeThreadsOfOneProcess) {
+  const auto result = probe("threads", {{"MASTER_PORT", port_text()}});
+  EXPECT_EQ(result.output, "right 18\n") << result.errors;
+}
+
+TEST(Starting, AHalfEnvironmentIsToldByTheNameThatIsMissing) {
+  const std::vector<std::pair<Variables, std::string>> cases = {
+      {{{"RANK", "0"}}, "RANK is set and WORLD_SIZE is not"},
+      {{{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set and RANK is not"},
+      {{{"LOCAL_RANK", "0"}}, "LOCAL_RANK is set and RANK is not"},
+      {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"},
+      {{{"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not"},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK=2 is not below WORLD_SIZE=2"},
+      {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK=x: expected an integer"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}, "local rank 3 of 2"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR is not set"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}, "MASTER_PORT=99999: expected a port"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no.such.host.invalid"}}, "MASTER_ADDR=no.such.host.invalid cannot be resolved"},
+      {{{"ACCELERATE_MIXED_PRECISION", "bf17"}}, "ACCELERATE_MIXED_PRECISION=bf17: expected one of no, fp16, bf16, fp8"},
+      {{{"ACCELERATE_USE_CPU", "maybe"}}, "ACCELERATE_USE_CPU=maybe: expected one of"},
+      {{{"ACCELERATE_TORCH_DEVICE", "toaster"}}, "ACCELERATE_TORCH_DEVICE=toaster: expected a device"},
+      {{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"}}, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=0: expected"}};
+  for (const auto& [variables, expected] : cases) {
+    const auto result = probe("state", variables);
+    EXPECT_EQ(result.exit_code, 3) << expected;
+    EXPECT_NE(result.output.find(expected), std::string::npos) << "expected " << expected << ", got " << result.output << result.errors;
+    EXPECT_LT(result.seconds, 30) << expected;
+  }
+}
+
+TEST(Starting, APortInUseIsToldAtOnce) {
+  const Occupied occupied;
+  const auto result = probe("state", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", occupied.port()}});
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_NE(result.output.find("MASTER_PORT=" + occupied.port() + " is in use"), std::string::npos) << result.output << result.errors;
+}
+
+TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
+  for (const std::string rank : {"0", "1"}) {
+    const auto result = probe("nobody_comes", {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_PORT", port_text()}});
+    EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
+    const std::string expected = rank == "0" ? "these ranks did not come: 1" : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
+    EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
+    EXPECT_LT(result.seconds, 30);
+  }
+}
+
+TEST(Starting, AStrangerOnThePortIsNotWaitedForLongerThanTheTimeout) {
+  const Occupied occupied;
+  const auto result = probe("nobody_comes", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_PORT", occupied.port()}});
+  EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
+  EXPECT_NE(result.output.find("did not find rank 0 at 127.0.0.1:" + occupied.port()), std::string::npos) << result.output;
+}
+
+TEST(Failing, ALostPeerIsToldByEveryoneAndTheGroupStaysUnusable) {
+  // Started without a launcher, which would end the survivors before they can tell.
+  const auto port = port_text();
+  std::vector<Variables> tables;
+  for (const char* rank : {"0", "1", "2"}) tables.push_back({{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", port}});
+  const auto results = probes("lose_a_peer", tables);
+  EXPECT_EQ(results[2].exit_code, 128 + SIGKILL);
+  for (int rank : {0, 1}) {
+    const auto& text = results[static_cast<size_t>(rank)].output;
+    EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, 0) << text << results[static_cast<size_t>(rank)].errors;
+    EXPECT_NE(text.find("gather at "), std::string::npos) << text;
+    EXPECT_NE(text.find("processes/probe.cpp:"), std::string::npos) << text;
+    EXPECT_NE(text.find("failed on rank " + std::to_string(rank) + " of 3"), std::string::npos) << text;
+    EXPECT_NE(text.find("the group is unusable since gather at"), std::string::npos) << text;
+  }
+}
+
+TEST(Failing, APeerThatNeverCallsIsToldAfterTheTimeout) {
+  const auto result = launch(2, {ACCELERATE_PROBE, "a_peer_never_calls"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_NE(result.output.find("wait_for_everyone at "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("failed on rank 0 of 2"), std::string::npos) << result.output;
+}
+
+TEST(Failing, DebugModeTellsWhatEachProcessWanted) {
+  const auto result = launch(2, {ACCELERATE_PROBE, "disagree"}, {{"ACCELERATE_DEBUG_MODE", "1"}});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_NE(result.output.find("  - Process 0: gather of float32[3, 2]\n  - Process 1: gather of float32[4, 2]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float64[2]\n  - Process 1: reduce of float32[2]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 1: broadcast of float32[1], float32[2]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float32[2]\n  - Process 1: gather of float32[2]"), std::string::npos) << result.output;
+  EXPECT_EQ(count(result.output, "sum 2\n"), 2) << result.output;
+}
+
+TEST(Ending, TheProcessThatServesTheStoreLeavesLast) {
+  for (int n = 2; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_PROBE, "main_leaves_first"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_EQ(count(result.output, " left\n"), n) << result.output << result.errors;
+  }
+}
+
+TEST(Examples, ExecutionSaysEachLineOnce) {
+  for (int n = 1; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_EXAMPLES "/execution"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    for (const char* line : {"once per machine\n", "once\n", "once per machine, printed for me\n", "something done once per server\n", "something done once\n",
+                             "something done on the last process\n", "something done on process index 0\n", "something done on index 0 on each server\n"}) {
+      EXPECT_EQ(count("\n" + result.output, std::string("\n") + line), 1) << line << result.output;
+    }
+    EXPECT_EQ(count(result.errors, "training: 100% 100/100"), 1) << result.errors;
+    EXPECT_EQ(count(result.errors, "by hand: 100% 100/100"), 1) << result.errors;
+  }
+}
+
+TEST(Examples, DeferringLeavesADatasetAndWeights) {
+  for (int n = 1; n <= 4; ++n) {
+    std::string folder = (std::filesystem::temp_directory_path() / "accelerate_deferring_XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const auto result = launch(n, {ACCELERATE_EXAMPLES "/deferring", folder});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_TRUE(std::filesystem::exists(folder + "/dataset"));
+    EXPECT_TRUE(std::filesystem::exists(folder + "/weights.safetensors"));
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2) << "nothing but the two files is left";
+    const auto python = run_program({ACCELERATE_PYTHON, "-c",
+                                     "import sys; from safetensors.numpy import load_file; t = load_file(sys.argv[1]); print(sorted((k, tuple(v.shape)) for k, v in t.items()))",
+                                     folder + "/weights.safetensors"});
+    EXPECT_EQ(python.output, "[('bias', (4,)), ('weight', (4, 4))]\n") << python.errors;
+    std::filesystem::remove_all(folder);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,60 @@
+#include "support/together.h"
+
+#include <cstdlib>
+#include <iostream>
+
+namespace {
+
+std::unique_ptr<accelerate::Accelerator> shared_accelerator;
+
+/// The group must end before the libraries under it do.
+class EndsTheGroup : public ::testing::Environment {
+ public:
+  void TearDown() override { shared_accelerator.reset(); }
+};
+
+/// On the other processes only what went wrong is of interest, with the process it went wrong on.
+class FailuresOnly : public ::testing::EmptyTestEventListener {
+ public:
+  explicit FailuresOnly(int rank) : rank_(rank) {}
+  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    std::cout << "[process " << rank_ << "] " << (test ? std::string(test->test_suite_name()) + "." + test->name() : "outside a test") << "\n"
+              << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number() << ": " << result.message() << std::endl;
+  }
+
+ private:
+  int rank_;
+};
+
+}  // namespace
+
+accelerate::Accelerator& Together::accelerator() {
+  // Long enough for a loaded machine, short enough to end a test in which processes fell out of step.
+  if (!shared_accelerator) shared_accelerator = std::make_unique<accelerate::Accelerator>(accelerate::AcceleratorOptions{.timeout = std::chrono::seconds(60)});
+  return *shared_accelerator;
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "accelerate_test_XXXXXX").string();
+  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  ::testing::AddGlobalTestEnvironment(new EndsTheGroup);
+  const int rank = accelerate::read_launch_environment().process_index;
+  if (rank > 0) {
+    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailuresOnly(rank));
+  }
+  return RUN_ALL_TESTS();
+}

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -39,8 +40,8 @@ struct Exchange {
   std::function<void()> ours, bare;
 };
 
-/// What a program writes that uses c10d's gloo without us. A result belongs to the caller, as ours does: it is allocated
-/// by the call, and what is reduced or broadcast is a copy.
+/// What a program writes that uses c10d's gloo without us. A result is the caller's as ours is: what was gathered, reduced
+/// or received lies in memory of its own.
 class BareGloo {
  public:
   BareGloo() : rank_(number("RANK")), size_(number("WORLD_SIZE")) {
@@ -52,19 +53,21 @@ class BareGloo {
     // As the accelerator makes its own for the processes of one machine.
     auto options = c10d::ProcessGroupGloo::Options::create();
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank_, size_, options);
+    const auto keys = c10::make_intrusive<c10d::PrefixStore>("gloo", store);
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(keys, rank_, size_, options);
     group_ = c10::make_intrusive<c10d::ProcessGroup>(store, rank_, size_);
     group_->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo_);
     group_->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   }
 
-  /// For the accelerator, so that both sides use the same sockets and threads: where the system puts those makes more
-  /// difference than anything that is measured here.
+  /// For the accelerator, so that both sides use the same sockets and threads: two bare groups beside each other differed
+  /// by more than anything that is measured here.
   const c10::intrusive_ptr<c10d::ProcessGroup>& group() const { return group_; }
   int rank() const { return rank_; }
   void barrier() { gloo_->barrier()->wait(); }
 
   at::Tensor gather(at::Tensor tensor) {
+    if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);  // gloo itself gathers nothing without dimensions
     auto shape = tensor.sizes().vec();
     shape[0] *= size_;
     at::Tensor output = at::empty(shape, tensor.options());
@@ -81,7 +84,7 @@ class BareGloo {
   }
 
   at::Tensor broadcast(const at::Tensor& tensor) {
-    std::vector<at::Tensor> result = {tensor.clone()};
+    std::vector<at::Tensor> result = {rank_ == 0 ? tensor : at::empty(tensor.sizes(), tensor.options())};
     gloo_->broadcast(result)->wait();
     return result[0];
   }
@@ -117,25 +120,27 @@ class BareGloo {
 std::vector<Exchange> exchanges(const accelerate::Accelerator& accelerator, BareGloo& bare) {
   std::vector<Exchange> all;
   all.push_back({"barrier", kCalls, [&] { accelerator.wait_for_everyone(); }, [&] { bare.barrier(); }});
-  for (const auto& [name, shape, calls] : kPayloads) {
-    const at::Tensor data = at::full(shape, 1.0F);
-    const at::Tensor row = data.view({-1});  // gloo alone gathers nothing without dimensions
-    all.push_back({std::string("gather ") + name, calls, [&, data] { accelerator.gather(data); }, [&, row] { bare.gather(row); }});
-    all.push_back({std::string("reduce ") + name, calls, [&, data] { accelerator.reduce(data); }, [&, data] { bare.reduce(data); }});
-    all.push_back({std::string("broadcast ") + name, calls, [&, data] { accelerator.broadcast(data); }, [&, data] { bare.broadcast(data); }});
+  for (const auto& payload : kPayloads) {
+    const at::Tensor data = at::full(payload.shape, 1.0F);
+    const auto add = [&](std::string call, std::function<void()> ours, std::function<void()> alone) {
+      all.push_back({call + " " + payload.name, payload.calls, std::move(ours), std::move(alone)});
+    };
+    add("gather", [&, data] { accelerator.gather(data); }, [&, data] { bare.gather(data); });
+    add("reduce", [&, data] { accelerator.reduce(data); }, [&, data] { bare.reduce(data); });
+    add("broadcast", [&, data] { accelerator.broadcast(data); }, [&, data] { bare.broadcast(data); });
   }
   // Bare gloo knows no objects, so its bytes are ready made: as many as Python's pickle of the same dictionary has.
   const std::string bytes(78, 'x');
   using accelerate::Value;
   const Value object = accelerate::StateDict{{"name", "train"}, {"epoch", 3}, {"loss", 0.25}, {"sizes", Value::List{1, 2, 3}}};
   const Value list = Value::List{object};
-  all.push_back({"gather_object", kCalls, [&, list] { accelerator.gather_object(list); }, [&, bytes] { bare.gather_bytes(bytes); }});
-  all.push_back({"broadcast_object_list", kCalls,
-                 [&, list] {
-                   Value objects = list;
-                   accelerator.broadcast_object_list(objects);
-                 },
-                 [&, bytes] { bare.broadcast_bytes(bytes); }});
+  const auto broadcast_list = [&, list] {
+    Value objects = list;
+    accelerator.broadcast_object_list(objects);
+  };
+  const auto gather_list = [&, list] { accelerator.gather_object(list); };
+  all.push_back({"gather_object", kCalls, gather_list, [&, bytes] { bare.gather_bytes(bytes); }});
+  all.push_back({"broadcast_object_list", kCalls, broadcast_list, [&, bytes] { bare.broadcast_bytes(bytes); }});
   return all;
 }
 
@@ -156,7 +161,7 @@ void measure(const Exchange& exchange, BareGloo& bare) {
   at::Tensor times = at::empty({2, kBlocks}, at::kDouble);
   auto* time = times.mutable_data_ptr<double>();
   const auto run = [&](bool ours) { return block_time(ours ? exchange.ours : exchange.bare, exchange.calls, bare); };
-  run(true), run(false);  // the first of each are slower
+  for (const bool ours : {true, false}) run(ours);  // the first of each is slower
   for (int block = 0; block < kBlocks; ++block) {
     for (const int side : {block % 2, (block + 1) % 2}) time[side * kBlocks + block] = run(side == 0);
   }

@@ -1,7 +1,4 @@
-"""The exchanges of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, in turns.
-
-torch.distributed works in place and into buffers made once, which is the least that a program in Python can pay.
-"""
+"""The exchanges of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, in turns."""
 
 import os
 import statistics
@@ -19,19 +16,38 @@ PAYLOADS = [("4 B", (), 5), ("1 KB", (256,), 5), ("64 KB", (16384,), 5), ("1 MB"
 OBJECT = {"name": "train", "epoch": 3, "loss": 0.25, "sizes": [1, 2, 3]}
 
 
+class Bare:
+    """torch.distributed alone. As in C++, what was gathered, reduced or received lies in memory of its own."""
+
+    # The second is its name before torch 2.13.
+    all_gather = staticmethod(getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)
+
+    def gather(self, data):
+        result = torch.empty(dist.get_world_size() * data.numel())
+        self.all_gather(result, data if data.dim() else data[None])  # nothing without dimensions can be gathered
+        return result
+
+    def reduce(self, data):
+        result = data.clone()
+        dist.all_reduce(result)
+        return result
+
+    def broadcast(self, data):
+        result = data if dist.get_rank() == 0 else torch.empty_like(data)
+        dist.broadcast(result, 0)
+        return result
+
+
 def exchanges(accelerator):
     """Yields name, calls in a block, Accelerate's call, torch.distributed's call."""
-    size = accelerator.num_processes
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the name before torch 2.13
+    bare = Bare()
     yield "barrier", CALLS, accelerator.wait_for_everyone, dist.barrier
     for name, shape, calls in PAYLOADS:
-        data, zeros = torch.ones(shape), torch.zeros(shape)  # zeros stay zeros however often they are added up
-        row = data.view(-1)  # torch.distributed gathers nothing without dimensions
-        output = torch.empty(size * row.numel())
-        yield f"gather {name}", calls, lambda: accelerator.gather(data), lambda: gather(output, row)
-        yield f"reduce {name}", calls, lambda: accelerator.reduce(data, "sum"), lambda: dist.all_reduce(zeros)
-        yield f"broadcast {name}", calls, lambda: broadcast(data), lambda: dist.broadcast(data, 0)
-    everyone = [None] * size
+        data = torch.ones(shape)
+        yield f"gather {name}", calls, lambda: accelerator.gather(data), lambda: bare.gather(data)
+        yield f"reduce {name}", calls, lambda: accelerator.reduce(data, "sum"), lambda: bare.reduce(data)
+        yield f"broadcast {name}", calls, lambda: broadcast(data), lambda: bare.broadcast(data)
+    everyone = [None] * accelerator.num_processes
     yield "gather_object", CALLS, lambda: gather_object([OBJECT]), lambda: dist.all_gather_object(everyone, [OBJECT])
     yield "broadcast_object_list", CALLS, lambda: broadcast_object_list([OBJECT]), lambda: dist.broadcast_object_list([OBJECT], 0)
 

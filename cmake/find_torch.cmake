@@ -54,4 +54,6 @@ endif()
 
 # By this name, and not as the paths in TORCH_LIBRARIES, torch goes into the installed package: so that another one can be given there.
 add_library(accelerate::torch INTERFACE IMPORTED GLOBAL)
-target_link_libraries(accelerate::torch INTERFACE ${TORCH_LIBRARIES})
+# The C++ library comes first: some LibTorch wheels export parts of an older std::filesystem, and a program that finds those before its
+# own crashes in remove_all (seen with 2.11.0+cu130).
+target_link_libraries(accelerate::torch INTERFACE stdc++ ${TORCH_LIBRARIES})

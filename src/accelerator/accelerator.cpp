@@ -25,10 +25,10 @@ int resolve_accumulation_steps(const AcceleratorOptions& options) {
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : state_({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout}),
+    : mixed_precision_(resolve_precision(options)),
+      gradient_accumulation_steps_(resolve_accumulation_steps(options)),
       device_placement_(options.device_placement),
-      mixed_precision_(resolve_precision(options)),
-      gradient_accumulation_steps_(resolve_accumulation_steps(options)) {}
+      state_({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout}) {}
 
 std::string to_string(const Accelerator& accelerator) {
   return to_string(accelerator.state_) + "\nMixed precision type: " + to_string(accelerator.mixed_precision_) + "\n";

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/safetensors_header.h"
+#include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
@@ -15,11 +16,11 @@ struct DtypeName {
   at::ScalarType dtype;
   const char* name;
 };
-constexpr std::array<DtypeName, 18> kDtypeNames = {{{at::kByte, "U8"}, {at::kChar, "I8"}, {at::kShort, "I16"}, {at::kInt, "I32"}, {at::kLong, "I64"},
+constexpr std::array<DtypeName, 19> kDtypeNames = {{{at::kByte, "U8"}, {at::kChar, "I8"}, {at::kShort, "I16"}, {at::kInt, "I32"}, {at::kLong, "I64"},
                                                     {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}, {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kBool, "BOOL"},
                                                     {at::kUInt16, "U16"}, {at::kUInt32, "U32"}, {at::kUInt64, "U64"}, {at::kComplexFloat, "C64"},
                                                     {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-                                                    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"}}};
+                                                    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"}, {at::kFloat8_e8m0fnu, "F8_E8M0"}}};
 
 const char* format_name(const at::Tensor& tensor, const std::string& name) {
   for (const auto& known : kDtypeNames) {
@@ -60,8 +61,8 @@ void save_file(const TensorDict& tensors, const std::filesystem::path& path) {
   OutputFile file(path);
   file.write(start.data(), start.size());
   for (const auto& entry : header.entries) {
-    const at::Tensor plain = tensors.at(entry.name).detach().cpu().contiguous();
-    file.write(plain.const_data_ptr(), plain.nbytes());
+    const at::Tensor elements = plain(tensors.at(entry.name).cpu());
+    file.write(elements.const_data_ptr(), elements.nbytes());
   }
   file.commit();
 }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -52,14 +53,13 @@ void InputFile::read(void* bytes, uint64_t size, uint64_t offset) const {
 }
 
 OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {
-  std::string pattern = path.string() + ".XXXXXX";
-  descriptor_ = mkostemp(pattern.data(), O_CLOEXEC);
+  // Not mkstemp: its files are readable by their owner alone, and what is saved follows the umask like any other file.
+  static std::atomic<unsigned> count = 0;
+  do {
+    temporary_ = path.string() + "." + std::to_string(getpid()) + "-" + std::to_string(count++) + ".tmp";
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) throw CheckpointError("Cannot write " + path_.string() + ": " + reason() + ".");
-  temporary_ = pattern;
-  // mkostemp makes files that only their owner reads; what is saved follows the umask like any other file.
-  const mode_t mask = umask(0);
-  umask(mask);
-  fchmod(descriptor_, 0666 & ~mask);
 }
 
 OutputFile::~OutputFile() {

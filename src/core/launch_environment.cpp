@@ -30,7 +30,7 @@ constexpr std::array<LauncherVariables, 4> kLaunchers = {{
 
 /// What one launcher says. Anything it does not say is empty.
 struct Layout {
-  std::string launcher;
+  std::string launcher, rank_name, size_name;
   std::optional<int> rank, size, local_rank, local_size;
 };
 
@@ -87,7 +87,7 @@ std::string first_host(const std::string& list) {
 /// Slurm describes a step (what `srun` starts) in SLURM_STEP_*. The batch script itself has SLURM_PROCID and
 /// SLURM_NTASKS too, but no step: there a program runs alone, as it does under any shell.
 Layout slurm_layout(const Environment& environment) {
-  Layout layout{"Slurm", {}, {}, {}, {}};
+  Layout layout{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", {}, {}, {}, {}};
   layout.size = integer_from(environment, {"SLURM_STEP_NUM_TASKS"});
   if (!layout.size) return {};
   layout.rank = integer_from(environment, {"SLURM_PROCID"});
@@ -99,25 +99,30 @@ Layout slurm_layout(const Environment& environment) {
   return layout;
 }
 
+Layout layout_of(const LauncherVariables& names, const Environment& environment) {
+  return {names.launcher, names.rank, names.size, integer_from(environment, {names.rank}), integer_from(environment, {names.size}),
+          integer_from(environment, {names.local_rank}), integer_from(environment, {names.local_size})};
+}
+
+/// Those that say anything about this process, in the order of kLaunchers, Slurm last.
 std::vector<Layout> known_layouts(const Environment& environment) {
   std::vector<Layout> layouts;
   for (const auto& names : kLaunchers) {
-    Layout layout{names.launcher, integer_from(environment, {names.rank}), integer_from(environment, {names.size}),
-                  integer_from(environment, {names.local_rank}), integer_from(environment, {names.local_size})};
-    if (layout.rank && !layout.size) missing(names.size, names.rank, layout);
-    if (layout.size && !layout.rank && *layout.size > 1) missing(names.rank, names.size, layout);
-    if (layout.local_rank && !layout.rank && std::string_view(names.launcher) == "torchrun") missing(names.rank, names.local_rank, layout);
-    if (layout.rank && *layout.rank >= *layout.size) {
-      throw ConfigError(std::string(names.rank) + "=" + std::to_string(*layout.rank) + " is not below " + names.size + "=" +
-                        std::to_string(*layout.size) + ": ranks count from 0. Give every process another rank below the number of processes.");
-    }
-    if (layout.rank) layouts.push_back(layout);
+    auto layout = layout_of(names, environment);
+    // A size of 1 alone says nothing: many shells have it. torchrun never sets a local rank alone, so somebody forgot the rest.
+    const bool local_alone = layout.local_rank && std::string_view(names.launcher) == "torchrun";
+    if (layout.rank || layout.size.value_or(1) > 1 || local_alone) layouts.push_back(std::move(layout));
   }
-  if (auto slurm = slurm_layout(environment); slurm.size) {
-    if (!slurm.rank) missing("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", slurm);
-    layouts.push_back(slurm);
-  }
+  if (auto slurm = slurm_layout(environment); slurm.size) layouts.push_back(std::move(slurm));
   return layouts;
+}
+
+void check_layout(const Layout& layout) {
+  if (!layout.rank) missing(layout.rank_name, layout.size ? layout.size_name : "LOCAL_RANK", layout);
+  if (!layout.size) missing(layout.size_name, layout.rank_name, layout);
+  if (*layout.rank < *layout.size) return;
+  throw ConfigError(layout.rank_name + "=" + std::to_string(*layout.rank) + " is not below " + layout.size_name + "=" + std::to_string(*layout.size) +
+                    ": ranks count from 0. Give every process another rank below the number of processes.");
 }
 
 std::string host_name() {
@@ -132,8 +137,10 @@ int master_port(const Environment& environment, const std::string& launcher) {
     if (!port || *port < 1 || *port > 65535) throw ConfigError("MASTER_PORT=" + *text + ": expected a port from 1 to 65535.");
     return static_cast<int>(*port);
   }
-  // Jobs of one user share a node: a port of its own for each job, the same on all ranks.
-  if (launcher == "Slurm") return 20000 + integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000;
+  // Jobs and steps of one user share a node: a port of its own for each, the same on all ranks.
+  if (launcher == "Slurm") {
+    return 20000 + (integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000 + integer_from(environment, {"SLURM_STEP_ID"}).value_or(0) % 10000) % 10000;
+  }
   return 29500;
 }
 
@@ -187,6 +194,7 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
   const auto layouts = known_layouts(environment);
   if (!layouts.empty()) {
     const Layout& first = layouts.front();
+    check_layout(first);
     me.launched = true;
     me.launcher = first.launcher;
     me.process_index = *first.rank;

@@ -134,8 +134,11 @@ uint64_t expected_bytes(const SafetensorsEntry& entry, const std::string& file) 
   const int bits = safetensors_dtype_bits(entry.dtype);
   if (bits == 0) damaged(file, entry.name + " has the unknown dtype " + entry.dtype);
   uint64_t total = static_cast<uint64_t>(bits);
+  int64_t reach = 1;  // as if no dimension were 0: strides must be representable too
   for (const int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(total, static_cast<uint64_t>(size), &total)) damaged(file, "the shape of " + entry.name + " is too large for any file");
+    if (__builtin_mul_overflow(reach, std::max<int64_t>(size, 1), &reach) || __builtin_mul_overflow(total, static_cast<uint64_t>(size), &total)) {
+      damaged(file, "the shape of " + entry.name + " is too large for any file");
+    }
   }
   if (total % 8 != 0) damaged(file, entry.name + " does not fill whole bytes");
   return total / 8;
@@ -196,7 +199,12 @@ std::string make_safetensors_header(std::vector<SafetensorsEntry> entries, const
     position = entry.end = position + expected_bytes(entry, "the file to write");
     json[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
-  std::string text = json.dump();
+  std::string text;
+  try {
+    text = json.dump();
+  } catch (const nlohmann::json::exception&) {
+    throw CheckpointError("The name of a tensor is not UTF-8, which a safetensors file requires. Rename it.");
+  }
   text.append((8 - text.size() % 8) % 8, ' ');
   std::string bytes(8, '\0');
   const uint64_t size = text.size();

@@ -5,26 +5,53 @@
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/collectives.h>
 
+#include <algorithm>
+#include <array>
+
 #include "distributed/communicator.h"
+#include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 #include "distributed/wire.h"
 
 namespace accelerate {
 namespace {
 
-void check_tensor(const at::Tensor& tensor, const char* call) {
-  if (!tensor.defined()) throw UsageError(std::string(call) + " was given an undefined tensor.");
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw UsageError(std::string(call) + " takes dense tensors and was given a sparse or quantized one of " + describe(tensor) + ". Send its parts.");
-  }
-  if (tensor.is_meta()) throw UsageError(std::string(call) + " was given a tensor on the meta device, which has no elements: " + describe(tensor) + ".");
+/// Why `tensor` cannot be exchanged, or nothing.
+std::string problem_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "an undefined tensor";
+  if (tensor.layout() != at::kStrided || tensor.is_quantized()) return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
+  if (tensor.is_meta()) return "a tensor on the meta device, which has no elements: " + describe(tensor);
+  return "";
 }
 
-void check_leaves(const detail::Leaves& leaves, const char* call) {
-  if (!leaves.other.empty()) {
-    throw UsageError(std::string(call) + " exchanges tensors and was given " + leaves.other + ". Objects travel with gather_object and broadcast_object_list.");
+std::string problem_of(const detail::Leaves& leaves) {
+  if (!leaves.other.empty()) return leaves.other + " (objects travel with gather_object and broadcast_object_list)";
+  for (const at::Tensor* tensor : leaves.tensors) {
+    if (auto problem = problem_of(*tensor); !problem.empty()) return problem;
   }
-  for (const at::Tensor* tensor : leaves.tensors) check_tensor(*tensor, call);
+  return "";
+}
+
+/// What this process is about to exchange, in words.
+std::string describe_leaves(const detail::Leaves& leaves) {
+  std::string text;
+  for (const at::Tensor* tensor : leaves.tensors) text += (text.empty() ? "" : ", ") + describe(*tensor);
+  return leaves.outline == "t" ? text : text + " nested as " + leaves.outline;
+}
+
+/// Before an exchange. In debug mode the processes first tell each other what they are about to do, also when it is a
+/// mistake, so that one that is made by some of them only is an error on all. `problem` is this process's own mistake.
+void agree(const ProcessState& state, const std::string& call, const std::string& what, const std::string& problem, std::source_location where) {
+  if (state.debug()) {
+    const std::string mine = call + " of " + (problem.empty() ? what : problem);
+    const auto all = state.communicator()->all_gather_bytes(mine, call.c_str(), where);
+    if (!std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all.front(); })) {
+      std::string story = call + " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with pad_across_processes.";
+      for (size_t rank = 0; rank < all.size(); ++rank) story += "\n  - Process " + std::to_string(rank) + ": " + all[rank];
+      throw DistributedError(story);
+    }
+  }
+  if (!problem.empty()) throw UsageError(call + " exchanges dense tensors and was given " + problem + ".");
 }
 
 void check_rank(const ProcessState& state, int from_process, const char* call) {
@@ -37,21 +64,14 @@ void check_rank(const ProcessState& state, int from_process, const char* call) {
 /// The same memory as bytes: what is moved and not calculated with travels in every dtype on every backend.
 at::Tensor as_bytes(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
 
-/// In debug mode every exchange is preceded by one of what each process is about to do.
-void compare_calls(const ProcessState& state, const detail::Leaves& leaves, const char* call, std::source_location where) {
-  if (!state.debug()) return;
-  std::string mine;
-  for (const at::Tensor* tensor : leaves.tensors) mine += (mine.empty() ? "" : ", ") + describe(*tensor);
-  mine = std::string(call) + " of " + mine;
-  const auto all = state.communicator()->all_gather_bytes(mine, call, where);
-  if (std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all.front(); })) return;
-  std::string story = std::string(call) + " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with pad_across_processes.";
-  for (size_t rank = 0; rank < all.size(); ++rank) story += "\n  - Process " + std::to_string(rank) + ": " + all[rank];
-  throw DistributedError(story);
+/// A copy of the elements that nobody else holds.
+at::Tensor own(const at::Tensor& tensor) {
+  at::Tensor elements = plain(tensor);
+  return elements.is_alias_of(tensor) ? elements.clone() : elements;
 }
 
 at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, std::source_location where) {
-  const at::Tensor input = (tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor).detach().contiguous();
+  const at::Tensor input = plain(tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor);
   auto shape = input.sizes().vec();
   shape[0] *= peers.size();
   at::Tensor output = at::empty(shape, input.options());
@@ -63,7 +83,7 @@ at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, std::source
 
 void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, std::source_location where) {
   // A copy: what the caller passed may be a view of something that must not change.
-  at::Tensor data = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  at::Tensor data = own(tensor);
   if (data.numel() > 0) {
     at::Tensor bytes = as_bytes(data);
     peers.broadcast(bytes, from, "broadcast", where);
@@ -92,20 +112,26 @@ std::optional<at::ScalarType> reducible_as(at::ScalarType dtype) {
   }
 }
 
-void check_reduction(const at::Tensor& tensor, Reduction reduction, const ProcessState& state) {
-  const auto dtype = tensor.scalar_type();
-  if (reduction == Reduction::mean && !at::isFloatingType(dtype) && !at::isComplexType(dtype)) {
-    throw UsageError("reduce: the mean of " + dtype_name(dtype) + " tensors is not of that dtype. Convert them to a floating-point dtype first.");
+/// Why these tensors cannot be reduced so, or nothing.
+std::string problem_of(const ProcessState& state, const detail::Leaves& leaves, Reduction reduction) {
+  if (auto problem = problem_of(leaves); !problem.empty()) return problem;
+  for (const at::Tensor* tensor : leaves.tensors) {
+    const auto dtype = tensor->scalar_type();
+    const bool complex = at::isComplexType(dtype);
+    if (reduction == Reduction::mean && !at::isFloatingType(dtype) && !complex) {
+      return dtype_name(dtype) + " tensors, whose mean is not of that dtype (convert them to a floating-point dtype first)";
+    }
+    if (complex && reduction == Reduction::max) return dtype_name(dtype) + " tensors, which have no maximum";
+    if (!complex && !reducible_as(dtype)) {
+      return dtype_name(dtype) + " tensors, which the backend " + state.communicator()->backend_name(tensor->device().type()) + " cannot add (convert them first)";
+    }
   }
-  if (at::isComplexType(dtype) && reduction == Reduction::max) throw UsageError("reduce: " + dtype_name(dtype) + " numbers have no maximum.");
-  if (!at::isComplexType(dtype) && !reducible_as(dtype)) {
-    throw UsageError("reduce: the backend " + state.backend() + " cannot add " + dtype_name(dtype) + " tensors. Convert them first.");
-  }
+  return "";
 }
 
 at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduction reduction, std::source_location where) {
   Communicator& peers = *state.communicator();
-  at::Tensor result = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  at::Tensor result = own(tensor);
   if (result.numel() == 0) return result;
   const auto dtype = result.scalar_type();
   at::Tensor data = at::isComplexType(dtype) ? at::view_as_real(result) : result.to(*reducible_as(dtype));
@@ -117,18 +143,19 @@ at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduc
   return result;
 }
 
-at::Tensor pad_one(const ProcessState& state, const at::Tensor& tensor, const PadOptions& options, std::source_location where) {
-  if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return tensor;
-  const int64_t dim = options.dim < 0 ? options.dim + tensor.dim() : options.dim;
-  // Sizes are compared on the CPU: it is where they are needed.
-  at::Tensor longest = at::full({1}, tensor.size(dim), at::TensorOptions().dtype(at::kLong));
-  state.communicator()->all_reduce(longest, c10d::ReduceOp::MAX, "pad_across_processes", where);
-  const int64_t length = longest.item<int64_t>();
-  if (length == tensor.size(dim)) return tensor;
+/// The dimension to pad counted from the front, or nothing when the tensor has no such dimension.
+std::optional<int64_t> dim_of(const at::Tensor& tensor, const PadOptions& options) {
+  if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return std::nullopt;
+  return options.dim < 0 ? options.dim + tensor.dim() : options.dim;
+}
+
+at::Tensor pad_one(const at::Tensor& tensor, int64_t length, const PadOptions& options) {
+  const auto dim = dim_of(tensor, options);
+  if (!dim || length == tensor.size(*dim)) return tensor;
   auto shape = tensor.sizes().vec();
-  shape[static_cast<size_t>(dim)] = length;
+  shape[static_cast<size_t>(*dim)] = length;
   at::Tensor padded = at::full(shape, options.pad_index, tensor.options().requires_grad(false));
-  padded.narrow(dim, options.pad_first ? length - tensor.size(dim) : 0, tensor.size(dim)).copy_(tensor.detach());
+  padded.narrow(*dim, options.pad_first ? length - tensor.size(*dim) : 0, tensor.size(*dim)).copy_(tensor);
   return padded;
 }
 
@@ -139,23 +166,10 @@ const Value::List& list_items(const Value& value, const char* call) {
   throw UsageError(std::string(call) + " takes a list of objects and was given " + to_string(value.kind()) + " " + to_string(value) + ". Put it into a list.");
 }
 
-std::optional<int64_t> length_of(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::list:
-      return static_cast<int64_t>(value.as<Value::List>().size());
-    case Value::Kind::tuple:
-      return static_cast<int64_t>(value.as<Value::Tuple>().items.size());
-    case Value::Kind::tensor:
-      return value.as<at::Tensor>().dim() > 0 ? std::optional(value.as<at::Tensor>().size(0)) : std::nullopt;
-    default:
-      return std::nullopt;
-  }
-}
-
 StateDict split_dict(const ProcessState& state, const StateDict& inputs, const SplitOptions& options) {
   std::optional<int64_t> length;
   for (const auto& [name, item] : inputs) {
-    const auto here = length_of(item);
+    const auto here = detail::length_of(item);
     if (here && length && *here != *length) detail::unequal_lengths(*length, *here);
     if (here) length = here;
   }
@@ -185,34 +199,45 @@ const Value::List& items_of(const Value& value, size_t expected) {
 
 void gather(const ProcessState& state, const Leaves& leaves, std::source_location where) {
   if (!state.communicator()) return;
-  check_leaves(leaves, "gather");
-  compare_calls(state, leaves, "gather", where);
+  agree(state, "gather", describe_leaves(leaves), problem_of(leaves), where);
   for (at::Tensor* tensor : leaves.tensors) *tensor = gather_one(*state.communicator(), *tensor, where);
 }
 
 void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
   if (!state.communicator()) {
-    for (at::Tensor* tensor : leaves.tensors) *tensor = tensor->detach().clone();
+    for (at::Tensor* tensor : leaves.tensors) {
+      if (!tensor->defined()) throw UsageError("reduce exchanges dense tensors and was given an undefined tensor.");
+      *tensor = tensor->clone();
+    }
     return;
   }
-  check_leaves(leaves, "reduce");
-  for (at::Tensor* tensor : leaves.tensors) check_reduction(*tensor, reduction, state);
-  compare_calls(state, leaves, "reduce", where);
+  agree(state, "reduce", describe_leaves(leaves) + " by " + to_string(reduction), problem_of(state, leaves, reduction), where);
   for (at::Tensor* tensor : leaves.tensors) *tensor = reduce_one(state, *tensor, reduction, where);
 }
 
 void broadcast(const ProcessState& state, const Leaves& leaves, int from_process, std::source_location where) {
   check_rank(state, from_process, "broadcast");
   if (!state.communicator()) return;
-  check_leaves(leaves, "broadcast");
-  compare_calls(state, leaves, "broadcast", where);
+  agree(state, "broadcast", describe_leaves(leaves) + " from " + std::to_string(from_process), problem_of(leaves), where);
   for (at::Tensor* tensor : leaves.tensors) broadcast_one(*state.communicator(), *tensor, from_process, where);
 }
 
 void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options, std::source_location where) {
   if (!state.communicator()) return;
-  check_leaves(leaves, "pad_across_processes");
-  for (at::Tensor* tensor : leaves.tensors) *tensor = pad_one(state, *tensor, options, where);
+  std::string kinds = "dimension " + std::to_string(options.dim) + " nested as " + leaves.outline;
+  for (const at::Tensor* tensor : leaves.tensors) kinds += tensor->defined() ? ", " + dtype_name(tensor->scalar_type()) + " of " + std::to_string(tensor->dim()) + " dimensions" : "";
+  agree(state, "pad_across_processes", kinds, problem_of(leaves), where);
+  if (leaves.tensors.empty()) return;
+  // The lengths of all tensors in one exchange, on the CPU, where they are needed. A tensor without that dimension takes part
+  // too: whether to exchange must not depend on what one process holds.
+  at::Tensor lengths = at::empty({static_cast<int64_t>(leaves.tensors.size())}, at::TensorOptions().dtype(at::kLong));
+  auto* length = lengths.data_ptr<int64_t>();
+  for (size_t i = 0; i < leaves.tensors.size(); ++i) {
+    const auto dim = dim_of(*leaves.tensors[i], options);
+    length[i] = dim ? leaves.tensors[i]->size(*dim) : -1;
+  }
+  state.communicator()->all_reduce(lengths, c10d::ReduceOp::MAX, "pad_across_processes", where);
+  for (size_t i = 0; i < leaves.tensors.size(); ++i) *leaves.tensors[i] = pad_one(*leaves.tensors[i], length[i], options);
 }
 
 std::vector<Value::List> gather_lists(const ProcessState& state, const Value::List& mine, std::source_location where) {
@@ -227,9 +252,9 @@ std::vector<Value::List> gather_lists(const ProcessState& state, const Value::Li
 Value::List broadcast_list(const ProcessState& state, const Value::List& mine, int from_process, std::source_location where) {
   check_rank(state, from_process, "broadcast_object_list");
   if (!state.communicator()) return mine;
-  const bool sender = state.process_index() == from_process;
-  const auto bytes = state.communicator()->broadcast_bytes(sender ? encode(mine) : "", from_process, "broadcast_object_list", where);
-  return sender ? mine : decode(bytes).as<Value::List>();
+  // Every process encodes, also what it then drops: a list that cannot be sent is an error on all of them.
+  const auto bytes = state.communicator()->broadcast_bytes(encode(mine), from_process, "broadcast_object_list", where);
+  return state.process_index() == from_process ? mine : decode(bytes).as<Value::List>();
 }
 
 Share share_of(const ProcessState& state, int64_t length, const SplitOptions& options) {
@@ -252,6 +277,21 @@ at::Tensor split_tensor(const ProcessState& state, const at::Tensor& tensor, con
   auto shape = tensor.sizes().vec();
   shape[0] = share.padding;
   return at::cat({mine, tensor.slice(0, tensor.size(0) - 1).expand(shape)});
+}
+
+std::optional<int64_t> length_of(const at::Tensor& tensor) { return tensor.dim() > 0 ? std::optional(tensor.size(0)) : std::nullopt; }
+
+std::optional<int64_t> length_of(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::list:
+      return static_cast<int64_t>(value.as<Value::List>().size());
+    case Value::Kind::tuple:
+      return static_cast<int64_t>(value.as<Value::Tuple>().items.size());
+    case Value::Kind::tensor:
+      return length_of(value.as<at::Tensor>());
+    default:
+      return std::nullopt;
+  }
 }
 
 void unequal_lengths(int64_t first, int64_t other) {

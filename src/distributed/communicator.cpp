@@ -1,11 +1,10 @@
 #include "distributed/communicator.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <accelerate/core/error.h>
 
 #include <cstring>
-#include <thread>
+#include <exception>
 
 namespace accelerate {
 namespace {
@@ -26,6 +25,14 @@ at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOption
 /// What c10d says, without its stack of C++ frames.
 std::string first_lines(const std::string& text) { return text.substr(0, text.find("\nException raised from")); }
 
+void shut_down(c10d::Backend& backend) noexcept {
+  try {
+    backend.shutdown();
+  } catch (const std::exception&) {
+    // It failed before, or a peer did: there is nothing left to end.
+  }
+}
+
 }  // namespace
 
 Communicator::Communicator(GroupParts parts)
@@ -40,11 +47,14 @@ Communicator::Communicator(GroupParts parts)
 Communicator::~Communicator() {
   if (!parts_.owned) return;
   // Gloo and NCCL end before the store they met in.
+  if (parts_.device_backend) shut_down(*parts_.device_backend);
+  parts_.device_backend.reset();
   cpu_backend_.reset();
   parts_.group.reset();
   if (size_ == 1) return;
   signal("end/" + std::to_string(rank_));
-  if (!parts_.hosts_store || failed_) return;
+  // Nor does an exception on its way out of here wait for anybody.
+  if (!parts_.hosts_store || failed_ || std::uncaught_exceptions() > exceptions_before_) return;
   // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go.
   std::vector<std::string> ends;
   for (int rank = 0; rank < size_; ++rank) ends.push_back("end/" + std::to_string(rank));
@@ -59,7 +69,11 @@ std::string Communicator::backend_name(at::DeviceType device) { return backend_f
 
 c10d::Backend& Communicator::backend_for(at::DeviceType device) {
   if (device == at::kCPU) return *cpu_backend_;
-  return *parts_.group->getBackend(device);
+  try {
+    return *parts_.group->getBackend(device);
+  } catch (const std::exception&) {
+    throw UsageError("The process group has no backend for " + c10::DeviceTypeName(device, true) + " tensors: make it with one, or use the CPU (.cpu = true).");
+  }
 }
 
 void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
@@ -71,42 +85,59 @@ void Communicator::fail(const char* call, std::source_location where, const std:
   throw DistributedError(story);
 }
 
-template <class Exchange>
-void Communicator::run(const char* call, std::source_location where, Exchange&& exchange) {
+template <class Action>
+void Communicator::guarded(const char* call, std::source_location where, Action&& action) {
   if (failed_) {
     const std::lock_guard lock(story_mutex_);
     throw DistributedError(std::string(call) + " at " + place(where) + " cannot run: the group is unusable since " + story_);
   }
   try {
-    exchange();
+    action();
+  } catch (const UsageError&) {
+    throw;  // nothing has been exchanged
   } catch (const std::exception& error) {
     fail(call, where, first_lines(error.what()));
   }
 }
 
+template <class Start>
+void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, Start&& start) {
+  guarded(call, where, [&] {
+    c10d::Backend& backend = backend_for(device);
+    // c10d notes a group's first exchange in a table of the whole process without a lock (2.11), so groups used by several
+    // threads start theirs one at a time. Only gloo: it starts without waiting for anybody, which NCCL does not.
+    static std::mutex starting;
+    std::unique_lock lock(starting, std::defer_lock);
+    if (&backend == cpu_backend_.get()) lock.lock();
+    auto work = start(backend);
+    if (lock) lock.unlock();
+    work->wait();
+  });
+}
+
 void Communicator::barrier(std::source_location where) {
-  run("wait_for_everyone", where, [&] { cpu_backend_->barrier()->wait(); });
+  exchange(at::kCPU, "wait_for_everyone", where, [](c10d::Backend& backend) { return backend.barrier(); });
 }
 
 void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
-  run(call, where, [&] { backend_for(input.device().type())._allgather_base(output, input)->wait(); });
+  exchange(input.device().type(), call, where, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where) {
-  run(call, where, [&] {
+  exchange(tensor.device().type(), call, where, [&](c10d::Backend& backend) {
     c10d::AllreduceOptions options;
     options.reduceOp = operation;
     std::vector<at::Tensor> tensors = {tensor};
-    backend_for(tensor.device().type()).allreduce(tensors, options)->wait();
+    return backend.allreduce(tensors, options);
   });
 }
 
 void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where) {
-  run(call, where, [&] {
+  exchange(tensor.device().type(), call, where, [&](c10d::Backend& backend) {
     c10d::BroadcastOptions options;
     options.rootRank = from;
     std::vector<at::Tensor> tensors = {tensor};
-    backend_for(tensor.device().type()).broadcast(tensors, options)->wait();
+    return backend.broadcast(tensors, options);
   });
 }
 
@@ -125,6 +156,7 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
   for (int rank = 0; rank < size_; ++rank) {
     const uint8_t* row = all.data_ptr<uint8_t>() + rank * width;
     std::memcpy(&lengths[rank], row, sizeof(int64_t));
+    if (lengths[rank] < 0) fail(call, where, "the length of process " + std::to_string(rank) + "'s object arrived damaged");
     longest = std::max(longest, lengths[rank]);
     if (lengths[rank] <= kInlineBytes) result[rank].assign(reinterpret_cast<const char*>(row + header), static_cast<size_t>(lengths[rank]));
   }
@@ -169,7 +201,7 @@ void Communicator::wait_for(const std::string& key, const char* call, std::sourc
   if (!parts_.store) {
     throw UsageError(std::string(call) + " needs the store that the processes met in, and the process group handed in has none: construct it with one.");
   }
-  run(call, where, [&] { parts_.store->wait({key}, parts_.timeout); });
+  guarded(call, where, [&] { parts_.store->wait({key}, parts_.timeout); });
 }
 
 }  // namespace accelerate

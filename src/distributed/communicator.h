@@ -3,6 +3,7 @@
 #include <accelerate/distributed/process_state.h>
 
 #include <atomic>
+#include <exception>
 #include <mutex>
 #include <source_location>
 #include <string_view>
@@ -15,6 +16,8 @@ namespace accelerate {
 /// What a group is made of.
 struct GroupParts {
   c10::intrusive_ptr<c10d::ProcessGroup> group;
+  /// The backend for CUDA tensors where it is not the one for CPU tensors: it wants to be told of the end.
+  c10::intrusive_ptr<c10d::Backend> device_backend;
   /// For signals between processes; may be null for a group of the application's own.
   c10::intrusive_ptr<c10d::Store> store;
   /// False for a group of the application's own, which is left alone at the end.
@@ -54,14 +57,19 @@ class Communicator {
   void wait_for(const std::string& key, const char* call, std::source_location where);
 
  private:
-  template <class Exchange>
-  void run(const char* call, std::source_location where, Exchange&& exchange);
+  /// Calls `action`. What it throws is told as `call` at `where`, now and by every later call.
+  template <class Action>
+  void guarded(const char* call, std::source_location where, Action&& action);
+  /// Starts an exchange on the backend of `device` and waits for its end.
+  template <class Start>
+  void exchange(at::DeviceType device, const char* call, std::source_location where, Start&& start);
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
   c10d::Backend& backend_for(at::DeviceType device);
 
   GroupParts parts_;
   const int rank_, size_;
   c10::intrusive_ptr<c10d::Backend> cpu_backend_;
+  const int exceptions_before_ = std::uncaught_exceptions();
   std::atomic<int> scopes_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex story_mutex_;

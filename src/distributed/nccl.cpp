@@ -1,4 +1,3 @@
-#define USE_C10D_NCCL
 #include "distributed/nccl.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>

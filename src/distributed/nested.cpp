@@ -2,6 +2,8 @@
 #include <ATen/ops/zeros.h>
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/nested.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Type.h>
 
 #include "distributed/tensor_text.h"
 
@@ -11,27 +13,43 @@ namespace detail {
 void collect(Value& value, Leaves& leaves) {
   switch (value.kind()) {
     case Value::Kind::tensor:
-      leaves.tensors.push_back(&value.as<at::Tensor>());
+      collect(value.as<at::Tensor>(), leaves);
       break;
     case Value::Kind::list:
-      for (auto& item : value.as<Value::List>()) collect(item, leaves);
+      collect(value.as<Value::List>(), leaves);
       break;
     case Value::Kind::tuple:
+      leaves.outline += '(';
       for (auto& item : value.as<Value::Tuple>().items) collect(item, leaves);
+      leaves.outline += ')';
       break;
     case Value::Kind::dict:
       collect(value.as<StateDict>(), leaves);
       break;
     default:
+      leaves.outline += 'o';
       if (leaves.other.empty()) leaves.other = std::string(to_string(value.kind())) + " " + to_string(value);
   }
 }
 
 void collect(StateDict& dict, Leaves& leaves) {
-  for (auto& [name, item] : dict) collect(item, leaves);
+  leaves.outline += '{';
+  for (auto& [name, item] : dict) {
+    leaves.outline += name + ":";
+    collect(item, leaves);
+    leaves.outline += ',';
+  }
+  leaves.outline += '}';
+}
+
+void collect_other(Leaves& leaves, const char* type) {
+  leaves.outline += 'o';
+  if (leaves.other.empty()) leaves.other = "a value of type " + c10::demangle(type);
 }
 
 void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking) {
+  // "cpu:0", which Python gives CPU processes, is where every CPU tensor is; taken literally it would copy them all.
+  if (device.is_cpu()) device = at::kCPU;
   for (at::Tensor* tensor : leaves.tensors) {
     if (tensor->defined()) *tensor = tensor->to(device, non_blocking);
   }
@@ -49,7 +67,10 @@ int64_t find_batch_size(const Leaves& leaves) {
 }
 
 void slice_tensors(const Leaves& leaves, int64_t start, int64_t stop) {
-  for (at::Tensor* tensor : leaves.tensors) *tensor = tensor->slice(0, start, stop);
+  for (at::Tensor* tensor : leaves.tensors) {
+    if (!tensor->defined() || tensor->dim() == 0) throw UsageError("slice_tensors takes rows, and " + describe(*tensor) + " has none.");
+    *tensor = tensor->slice(0, start, stop);
+  }
 }
 
 void convert_to_fp32(const Leaves& leaves) {
@@ -74,15 +95,19 @@ void concatenate(const std::vector<Leaves>& parts, int64_t dim) {
   if (parts.size() == 1) return;
   for (const auto& part : parts) {
     if (!part.other.empty()) throw UsageError("concatenate joins tensors and was given " + part.other + ".");
-    if (part.tensors.size() != parts.front().tensors.size()) {
-      throw UsageError("concatenate joins pieces of one shape: the first holds " + std::to_string(parts.front().tensors.size()) +
-                       " tensors, another one " + std::to_string(part.tensors.size()) + ".");
+    if (part.outline != parts.front().outline) {
+      throw UsageError("concatenate joins pieces that are nested alike (t is a tensor): the first is " + parts.front().outline + ", another one " +
+                       part.outline + ".");
     }
   }
   for (size_t i = 0; i < parts.front().tensors.size(); ++i) {
     std::vector<at::Tensor> pieces;
     for (const auto& part : parts) pieces.push_back(*part.tensors[i]);
-    *parts.front().tensors[i] = at::cat(pieces, dim);
+    try {
+      *parts.front().tensors[i] = at::cat(pieces, dim);
+    } catch (const c10::Error& error) {
+      throw UsageError("concatenate along dimension " + std::to_string(dim) + ": " + error.what_without_backtrace());
+    }
   }
 }
 

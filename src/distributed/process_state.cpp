@@ -28,8 +28,9 @@ at::Device named_device(const std::string& text) {
 
 /// The device of this process. CPU processes of a group are all on "cpu:0", as in Python.
 at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions& options, bool grouped) {
-  if (const auto text = options.environment("ACCELERATE_TORCH_DEVICE")) return named_device(*text);
   const bool cpu = options.cpu || flag_from(options.environment, "ACCELERATE_USE_CPU", false);
+  const auto named = options.environment("ACCELERATE_TORCH_DEVICE");
+  if (named && !cpu) return named_device(*named);
   const int count = cpu ? 0 : cuda_devices();
   if (count == 0) return grouped ? at::Device(at::kCPU, 0) : at::Device(at::kCPU);
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(me.local_process_index % count));
@@ -58,7 +59,8 @@ void meet(const LaunchEnvironment& me, c10d::Store& store, const std::string& st
     for (int rank = 0; rank < me.num_processes; ++rank) {
       if (!store.check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     }
-    throw std::runtime_error("these ranks did not come: " + missing);
+    throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) + " s: " + (missing.empty() ? "none, but late" : missing) +
+                             ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
   }
 }
 
@@ -76,10 +78,10 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
     parts.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
     parts.group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     if (device.is_cuda()) {
-      auto nccl = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index, me.num_processes,
-                                    options.timeout.value_or(kNcclTimeout));
-      const auto type = nccl ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
-      parts.group->setBackend(at::kCUDA, type, nccl ? nccl : c10::intrusive_ptr<c10d::Backend>(gloo));
+      parts.device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index, me.num_processes,
+                                               options.timeout.value_or(kNcclTimeout));
+      const auto type = parts.device_backend ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
+      parts.group->setBackend(at::kCUDA, type, parts.device_backend ? parts.device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
       parts.group->setDefaultBackend(type);
     }
     // One that was done early and left again would cut off those that are still connecting.
@@ -97,8 +99,28 @@ GroupParts borrow_group(const ProcessStateOptions& options) {
   parts.group = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(options.process_group.get());
   parts.owned = false;
   parts.timeout = options.timeout.value_or(kGlooTimeout);
-  if (auto store = parts.group->getStore()) parts.store = c10::make_intrusive<c10d::PrefixStore>("accelerate/application", store);
+  if (auto store = parts.group->getStore()) {
+    // The number of accelerators this rank has made on the group: the same on every rank, and other keys for each.
+    const auto number = store->add("accelerate/made/" + std::to_string(parts.group->getRank()), 1);
+    parts.store = c10::make_intrusive<c10d::PrefixStore>("accelerate/application/" + std::to_string(number), store);
+  }
   return parts;
+}
+
+/// Who this process is in a group of the application's own: processes of one machine are those with its host name.
+LaunchEnvironment place_in(Communicator& peers) {
+  LaunchEnvironment me = read_launch_environment([](const std::string&) { return std::nullopt; });
+  me.launched = true;
+  me.process_index = peers.rank();
+  me.num_processes = peers.size();
+  me.local_num_processes = 0;
+  const auto machines = peers.all_gather_bytes(me.machine, "joining a process group", std::source_location::current());
+  for (int rank = 0; rank < me.num_processes; ++rank) {
+    if (machines[static_cast<size_t>(rank)] != me.machine) continue;
+    if (rank == me.process_index) me.local_process_index = me.local_num_processes;
+    ++me.local_num_processes;
+  }
+  return me;
 }
 
 }  // namespace
@@ -129,19 +151,14 @@ ProcessState::ProcessState(ProcessStateOptions options) {
   facts->debug = flag_from(options.environment, "ACCELERATE_DEBUG_MODE", false);
   const bool borrowed = static_cast<bool>(options.process_group);
   if (borrowed) {
-    // The application's group decides; the environment can still tell which place on the machine this process has.
-    facts->me.machine = read_launch_environment([](const std::string&) { return std::nullopt; }).machine;
-    facts->me.process_index = options.process_group.get()->getRank();
-    facts->me.num_processes = options.process_group.get()->getSize();
-    facts->me.local_process_index = integer_from(options.environment, {"LOCAL_RANK"}).value_or(facts->me.process_index);
-    facts->me.launched = true;
+    facts->communicator = std::make_shared<Communicator>(borrow_group(options));
+    facts->me = place_in(*facts->communicator);
   } else {
     facts->me = read_launch_environment(options.environment);
   }
   facts->device = choose_device(facts->me, options, facts->me.launched);
   if (facts->me.launched) {
-    auto parts = borrowed ? borrow_group(options) : make_group(facts->me, options, facts->device);
-    facts->communicator = std::make_shared<Communicator>(std::move(parts));
+    if (!borrowed) facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options, facts->device));
     facts->backend = facts->communicator->backend_name(facts->device.type());
     facts->type = facts->device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
   }

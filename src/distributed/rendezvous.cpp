@@ -86,7 +86,7 @@ c10::intrusive_ptr<c10d::Store> within(std::chrono::milliseconds patience, std::
   auto store = task.get_future();
   std::thread(std::move(task)).detach();
   if (store.wait_for(patience + kRetryPause) != std::future_status::ready) {
-    throw std::runtime_error("Something listens there and does not answer as rank 0 would.");
+    throw std::runtime_error("Nothing there answered as rank 0 would.");
   }
   return store.get();
 }

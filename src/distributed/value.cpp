@@ -94,6 +94,10 @@ template const Value::Tuple& Value::as<Value::Tuple>() const;
 template const StateDict& Value::as<StateDict>() const;
 template const at::Tensor& Value::as<at::Tensor>() const;
 
+void Value::throw_out_of_range(int64_t number) {
+  throw UsageError("The integer " + std::to_string(number) + " does not fit into the type that was asked for. Ask for int64_t.");
+}
+
 double Value::real() const { return kind() == Kind::integer ? static_cast<double>(as<int64_t>()) : as<double>(); }
 
 bool Value::operator==(const Value& other) const {

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "distributed/plain_tensor.h"
+
 namespace accelerate {
 namespace {
 
@@ -31,15 +33,15 @@ void put_list(std::string& bytes, const Value::List& items, int level) {
 void put_tensor(std::string& bytes, const at::Tensor& tensor) {
   put<uint8_t>(bytes, tensor.defined());
   if (!tensor.defined()) return;
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw UsageError("Only dense tensors travel as objects; this one is sparse or quantized. Send its parts.");
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
+    throw UsageError("Only dense tensors travel as objects; this one is sparse, quantized or on the meta device. Send its parts.");
   }
-  const at::Tensor plain = tensor.detach().cpu().contiguous();
-  put<int8_t>(bytes, static_cast<int8_t>(plain.scalar_type()));
+  const at::Tensor elements = plain(tensor.cpu());
+  put<int8_t>(bytes, static_cast<int8_t>(elements.scalar_type()));
   put<uint8_t>(bytes, tensor.requires_grad());
-  put<uint64_t>(bytes, static_cast<uint64_t>(plain.dim()));
-  for (const int64_t size : plain.sizes()) put<int64_t>(bytes, size);
-  put_text(bytes, {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
+  put<uint64_t>(bytes, static_cast<uint64_t>(elements.dim()));
+  for (const int64_t size : elements.sizes()) put<int64_t>(bytes, size);
+  put_text(bytes, {static_cast<const char*>(elements.const_data_ptr()), elements.nbytes()});
 }
 
 void put_value(std::string& bytes, const Value& value, int level) {

@@ -11,12 +11,12 @@ namespace accelerate::detail {
 namespace {
 
 /// Ranks whose models differ would exchange the wrong tensors without a word, so they compare them first.
-void check_same_model(const ProcessState& state, const TensorDict& tensors) {
+void check_same_model(const ProcessState& state, const TensorDict& tensors, std::source_location where) {
   std::vector<std::string> mine;
   for (const auto& [name, tensor] : tensors) mine.push_back(name + " " + describe(tensor));
   const auto main = [&] {
     auto list = mine;
-    broadcast_object_list(state, list);
+    broadcast_object_list(state, list, 0, where);
     return list;
   }();
   std::string difference;
@@ -25,25 +25,27 @@ void check_same_model(const ProcessState& state, const TensorDict& tensors) {
     if (here != there) difference = "process " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
   }
   // Every process learns of it, so that none goes on alone.
-  for (const auto& report : gather_object(state, std::vector<std::string>{difference})) {
+  for (const auto& report : gather_object(state, std::vector<std::string>{difference}, where)) {
     if (!report.empty()) throw DistributedError("The model to prepare is not the same on all processes: " + report + ".");
   }
 }
 
-void broadcast_tensors(const ProcessState& state, const TensorDict& tensors) {
+void broadcast_tensors(const ProcessState& state, const TensorDict& tensors, std::source_location where) {
   const c10::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : tensors) at::Tensor(tensor).copy_(broadcast(state, tensor));
+  for (const auto& [name, tensor] : tensors) at::Tensor(tensor).copy_(broadcast(state, tensor, 0, where));
 }
 
 }  // namespace
 
-ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place) : module_(std::move(module)), state_(state) {
+ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place, std::source_location where)
+    : module_(std::move(module)), state_(state) {
   if (!module_) throw UsageError("prepare was given an empty module.");
-  if (place) module_->to(state.device());
+  // "cpu:0", taken literally, would copy a module that is on the CPU already.
+  if (place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed()) return;
   const auto tensors = state_dict(*module_);
-  check_same_model(state, tensors);
-  broadcast_tensors(state, tensors);
+  check_same_model(state, tensors, where);
+  broadcast_tensors(state, tensors, where);
 }
 
 void ModelCore::train(bool on) { module_->train(on); }

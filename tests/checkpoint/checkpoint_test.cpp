@@ -37,6 +37,7 @@ TEST(SafetensorsFile, EveryDtypeAndShapeComesBack) {
   }
   saved["scalar"] = torch::tensor(1.5);
   saved["empty"] = torch::empty({0, 3});
+  saved["conjugated"] = torch::complex(torch::ones({2}), torch::ones({2})).conj();
   saved["transposed"] = torch::arange(6).reshape({2, 3}).t();
   save_file(saved, folder / "all.safetensors");
   const auto loaded = load_file(folder / "all.safetensors");
@@ -94,6 +95,7 @@ TEST(SafetensorsFile, ABadHeaderIsRefusedWithTheTensorsName) {
   EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[2]", "[4,12]") + "}", 12).find("b overlaps"), std::string::npos);
   EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[1]", "[12,16]") + "}", 16).find("b leaves a gap"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[4611686018427387904,4611686018427387904]", "[0,8]") + "}", 8).find("too large"), std::string::npos);
+  EXPECT_NE(told("{" + entry("w", "[0,4611686018427387904,4]", "[0,0]") + "}", 0).find("too large"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[-1]", "[0,8]") + "}", 8).find("negative"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[2]", "[8,0]") + "}", 8).find("w lies at"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[2]", "[0,8]", "F99") + "}", 8).find("unknown dtype F99"), std::string::npos);
@@ -109,6 +111,7 @@ TEST(SafetensorsFile, AFileThatCannotBeWrittenLeavesTheOldOneAndNothingElse) {
   save_file({{"w", torch::zeros({2})}}, folder / "kept.safetensors");
   EXPECT_THROW(save_file({{"w", torch::eye(2).to_sparse()}}, folder / "kept.safetensors"), CheckpointError);
   EXPECT_EQ(load_file(folder / "kept.safetensors").at("w").sum().item<double>(), 0);
+  EXPECT_NE(message_of([&] { save_file({{"\xff", torch::zeros({2})}}, folder / "kept.safetensors"); }).find("UTF-8"), std::string::npos);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
   EXPECT_NE(message_of([&] { save_file({{"w", torch::zeros({2})}}, folder / "absent/x.safetensors"); }).find("absent/x.safetensors"), std::string::npos);
   EXPECT_NE(message_of([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"), std::string::npos);

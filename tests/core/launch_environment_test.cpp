@@ -83,6 +83,12 @@ TEST(LaunchEnvironment, SrunWithAPmiPluginStillKnowsThePlaceOnTheMachine) {
   EXPECT_EQ(me.local_num_processes, 2);
 }
 
+TEST(LaunchEnvironment, OnlyTheLauncherThatIsUsedMustBeComplete) {
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "3"}}).launcher, "torchrun");
+  EXPECT_NE(told({{"PMI_RANK", "3"}}).find("PMI_RANK is set and PMI_SIZE is not"), std::string::npos);
+  EXPECT_FALSE(read({{"WORLD_SIZE", "1"}}).launched);
+}
+
 TEST(LaunchEnvironment, MinusOneMeansNotSetAsInPython) {
   EXPECT_FALSE(read({{"RANK", "-1"}, {"WORLD_SIZE", "-1"}, {"LOCAL_RANK", "-1"}}).launched);
 }

@@ -32,7 +32,7 @@ void with_groups(const std::function<void(int, c10::intrusive_ptr<c10d::ProcessG
 TEST(HandedInGroup, IsUsedAndNeverDestroyed) {
   with_groups([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
     for (int round = 0; round < 2; ++round) {
-      accelerate::Accelerator accelerator({.process_group = group});
+      accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
       EXPECT_EQ(accelerator.process_index(), rank);
       EXPECT_EQ(accelerator.num_processes(), kThreads);
       EXPECT_EQ(accelerator.distributed_type(), accelerate::DistributedType::multi_cpu);
@@ -46,20 +46,36 @@ TEST(HandedInGroup, IsUsedAndNeverDestroyed) {
   });
 }
 
-TEST(HandedInGroup, ScopesWorkThroughItsStore) {
-  std::atomic<bool> left = false;
+TEST(HandedInGroup, ScopesWorkThroughItsStoreAlsoForTheNextAccelerator) {
+  std::atomic<int> left = 0;
   with_groups([&](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
-    accelerate::Accelerator accelerator({.process_group = group, .timeout = std::chrono::seconds(60)});
-    auto first = accelerator.main_process_first();
-    EXPECT_EQ(left, rank != 0);
-    left = true;
+    for (int round = 0; round < 3; ++round) {
+      accelerate::Accelerator accelerator({.cpu = true, .process_group = group, .timeout = std::chrono::seconds(60)});
+      {
+        auto first = accelerator.main_process_first();
+        if (rank == 0) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          EXPECT_EQ(left, kThreads * round) << "somebody did not wait";
+        }
+        ++left;
+      }
+      accelerator.wait_for_everyone();
+    }
+  });
+}
+
+TEST(HandedInGroup, ProcessesOfOneMachineAreCountedByItsName) {
+  with_groups([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+    accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
+    EXPECT_EQ(accelerator.local_process_index(), rank);
+    EXPECT_EQ(accelerator.is_local_main_process(), rank == 0);
   });
 }
 
 TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
   with_groups(
       [](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
-        accelerate::Accelerator accelerator({.process_group = group});
+        accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
         if (rank != 0) {
           EXPECT_THROW(accelerator.main_process_first(), accelerate::UsageError);
         }

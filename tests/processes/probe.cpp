@@ -97,7 +97,27 @@ int disagree() {
   tell([&] { accelerator.reduce(torch::ones({2}, more ? torch::kFloat : torch::kDouble)); });
   tell([&] { accelerator.broadcast(std::vector{torch::ones({1}), torch::ones({1 + more})}); });
   tell([&] { more ? accelerator.gather(torch::ones({2})) : accelerator.reduce(torch::ones({2})); });
+  tell([&] { accelerator.pad_across_processes(more ? torch::ones({2}) : torch::ones({2, 3}), {.dim = 1}); });
+  tell([&] { accelerator.gather(more ? torch::Tensor() : torch::ones({2})); });
   say("sum " + std::to_string(accelerator.reduce(torch::ones({1})).item<int>()));
+  return 0;
+}
+
+int main_throws() {
+  try {
+    Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+    if (accelerator.is_main_process()) throw std::runtime_error("on purpose");
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  } catch (const std::runtime_error&) {
+    say("thrown");
+  }
+  return 0;
+}
+
+int in_order() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  const auto logger = accelerator.get_logger("turns");
+  for (int round = 0; round < 20; ++round) logger.info({.in_order = true}, "round {}", round);
   return 0;
 }
 
@@ -136,6 +156,8 @@ int main_with(const std::string& what) {
                                                            {"nobody_comes", nobody_comes},
                                                            {"a_peer_never_calls", a_peer_never_calls},
                                                            {"disagree", disagree},
+                                                           {"main_throws", main_throws},
+                                                           {"in_order", in_order},
                                                            {"threads", threads}};
   try {
     return kWishes.at(what)();

@@ -52,7 +52,13 @@ class Occupied {
   int port_ = 0;
 };
 
-ProgramResult probe(const std::string& wish, Variables variables = {}) { return run_program({ACCELERATE_PROBE, wish}, {.environment = std::move(variables)}); }
+/// On the CPU also where there is a GPU, unless the table says otherwise.
+Variables on_cpu(Variables variables) {
+  variables.emplace("ACCELERATE_USE_CPU", "true");
+  return variables;
+}
+
+ProgramResult probe(const std::string& wish, Variables variables = {}) { return run_program({ACCELERATE_PROBE, wish}, {.environment = on_cpu(std::move(variables))}); }
 
 ProgramResult launch(int processes, const std::vector<std::string>& program, Variables variables = {}) {
   std::vector<std::string> command = {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", std::to_string(processes)};
@@ -66,7 +72,7 @@ int count(const std::string& text, const std::string& part) { return RunningProg
 std::vector<ProgramResult> probes(const std::string& wish, const std::vector<Variables>& tables) {
   std::vector<std::unique_ptr<RunningProgram>> running;
   for (const auto& table : tables) {
-    running.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_PROBE, wish}, accelerate::testing::RunOptions{.environment = table}));
+    running.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_PROBE, wish}, accelerate::testing::RunOptions{.environment = on_cpu(table)}));
   }
   std::vector<ProgramResult> results;
   for (auto& program : running) results.push_back(program->wait());
@@ -149,6 +155,7 @@ TEST(Starting, AHalfEnvironmentIsToldByTheNameThatIsMissing) {
       {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"},
       {{{"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not"},
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK=2 is not below WORLD_SIZE=2"},
+      {{{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_PROCID=5 is not below SLURM_STEP_NUM_TASKS=2"},
       {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK=x: expected an integer"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}, "local rank 3 of 2"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR is not set"},
@@ -156,7 +163,8 @@ TEST(Starting, AHalfEnvironmentIsToldByTheNameThatIsMissing) {
       {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no.such.host.invalid"}}, "MASTER_ADDR=no.such.host.invalid cannot be resolved"},
       {{{"ACCELERATE_MIXED_PRECISION", "bf17"}}, "ACCELERATE_MIXED_PRECISION=bf17: expected one of no, fp16, bf16, fp8"},
       {{{"ACCELERATE_USE_CPU", "maybe"}}, "ACCELERATE_USE_CPU=maybe: expected one of"},
-      {{{"ACCELERATE_TORCH_DEVICE", "toaster"}}, "ACCELERATE_TORCH_DEVICE=toaster: expected a device"},
+      {{{"ACCELERATE_TORCH_DEVICE", "meta"}, {"ACCELERATE_USE_CPU", "false"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, "no backend for meta tensors"},
+      {{{"ACCELERATE_TORCH_DEVICE", "toaster"}, {"ACCELERATE_USE_CPU", "false"}}, "ACCELERATE_TORCH_DEVICE=toaster: expected a device"},
       {{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"}}, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=0: expected"}};
   for (const auto& [variables, expected] : cases) {
     const auto result = probe("state", variables);
@@ -177,7 +185,7 @@ TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
   for (const std::string rank : {"0", "1"}) {
     const auto result = probe("nobody_comes", {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_PORT", port_text()}});
     EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
-    const std::string expected = rank == "0" ? "these ranks did not come: 1" : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
+    const std::string expected = rank == "0" ? "these ranks did not come within 0 s: 1." : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
     EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
     EXPECT_LT(result.seconds, 30);
   }
@@ -218,10 +226,32 @@ TEST(Failing, DebugModeTellsWhatEachProcessWanted) {
   const auto result = launch(2, {ACCELERATE_PROBE, "disagree"}, {{"ACCELERATE_DEBUG_MODE", "1"}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_NE(result.output.find("  - Process 0: gather of float32[3, 2]\n  - Process 1: gather of float32[4, 2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 0: reduce of float64[2]\n  - Process 1: reduce of float32[2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 1: broadcast of float32[1], float32[2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 0: reduce of float32[2]\n  - Process 1: gather of float32[2]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float64[2] by sum\n  - Process 1: reduce of float32[2] by sum"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 1: broadcast of float32[1], float32[2] nested as [tt] from 0"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float32[2] by sum\n  - Process 1: gather of float32[2]"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("pad_across_processes of dimension 1 nested as t, float32 of 1 dimensions"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 1: gather of an undefined tensor"), std::string::npos) << result.output;
+  EXPECT_EQ(count(result.output, "nothing was thrown"), 0) << result.output;
   EXPECT_EQ(count(result.output, "sum 2\n"), 2) << result.output;
+}
+
+TEST(Failing, AnExceptionOnTheMainProcessIsNotHeldUpByItsPeers) {
+  const auto port = port_text();
+  std::vector<Variables> tables;
+  for (const char* rank : {"0", "1"}) tables.push_back({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
+  const auto results = probes("main_throws", tables);
+  EXPECT_EQ(results[0].output, "thrown\n") << results[0].errors;
+  EXPECT_LT(results[0].seconds, results[1].seconds) << "the main process went while the other one still worked";
+}
+
+TEST(Logging, InOrderTakesTurns) {
+  const auto result = launch(3, {ACCELERATE_PROBE, "in_order"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  std::string lines;
+  for (int round = 0; round < 20; ++round) {
+    for (int rank = 0; rank < 3; ++rank) lines += "INFO:turns:[RANK " + std::to_string(rank) + "] round " + std::to_string(round) + "\n";
+  }
+  EXPECT_NE(result.errors.find(lines), std::string::npos) << result.errors;
 }
 
 TEST(Ending, TheProcessThatServesTheStoreLeavesLast) {

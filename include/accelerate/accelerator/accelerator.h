@@ -83,7 +83,7 @@ class Accelerator {
 
   // --- Running code on one process -------------------------------------------------------------------------------------
   /// A function that runs on the main process only. Where `function` returns a value the wrapper returns an optional,
-  /// empty on the other processes.
+  /// empty on the other processes. A single process runs them all, as in Python.
   template <class F>
   auto on_main_process(F function) const {
     return on(is_main_process(), std::move(function));
@@ -99,12 +99,12 @@ class Accelerator {
   template <class F>
   auto on_process(int process_index, F function) const {
     check_index(process_index, "on_process");
-    return on(process_index == state_.process_index(), std::move(function));
+    return on(process_index == state_.process_index() || !use_distributed(), std::move(function));
   }
   template <class F>
   auto on_local_process(int local_process_index, F function) const {
     check_index(local_process_index, "on_local_process");
-    return on(local_process_index == state_.local_process_index(), std::move(function));
+    return on(local_process_index == state_.local_process_index() || !use_distributed(), std::move(function));
   }
 
   // --- Waiting -----------------------------------------------------------------------------------------------------------
@@ -144,13 +144,13 @@ class Accelerator {
   // --- Models ------------------------------------------------------------------------------------------------------------
   /// A module on its device, with the main process's weights on every process. The module must outlive what is returned.
   template <detail::ModuleHolder Holder>
-  auto prepare(const Holder& holder) const {
-    return prepare(holder.ptr());
+  auto prepare(const Holder& holder, std::source_location where = std::source_location::current()) const {
+    return prepare(holder.ptr(), where);
   }
   template <ModuleType M>
-  Model<M> prepare(std::shared_ptr<M> module) const {
+  Model<M> prepare(std::shared_ptr<M> module, std::source_location where = std::source_location::current()) const {
     check_can_prepare_model();
-    return Model<M>(std::move(module), state_, device_placement_);
+    return Model<M>(std::move(module), state_, device_placement_, where);
   }
   /// The module that was prepared.
   template <ModuleType M>
@@ -181,10 +181,11 @@ class Accelerator {
   static void print_line(std::string text);
   ProgressOptions shown(ProgressOptions options) const;
 
-  ProcessState state_;
-  bool device_placement_;
+  // What can be wrong here is found out before the others are joined.
   Precision mixed_precision_;
   int gradient_accumulation_steps_;
+  bool device_placement_;
+  ProcessState state_;
   bool triggered_ = false;
 };
 

@@ -23,7 +23,8 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
-/// Something went wrong between processes. Names the rank and the call; the group is unusable afterwards.
+/// Something went wrong between processes. Names the rank and the call. After an exchange that failed half-way the group is
+/// unusable, and every later call on it says so.
 class DistributedError : public Error {
  public:
   using Error::Error;

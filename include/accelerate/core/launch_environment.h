@@ -33,7 +33,7 @@ struct LaunchEnvironment {
   std::string launcher = "none";
 };
 
-/// Reads the variables of `accelerate launch` and torchrun, Open MPI, MPICH/Intel MPI, MVAPICH and Slurm, in this order.
+/// Reads the variables of `accelerate launch` and torchrun, MPICH/Intel MPI, Open MPI, MVAPICH and Slurm, in this order.
 /// Pure: it depends on nothing but `environment`. Throws ConfigError naming the variable that is wrong or missing.
 LaunchEnvironment read_launch_environment(const Environment& environment = process_environment);
 

@@ -41,6 +41,16 @@ struct Share {
 Share share_of(const ProcessState& state, int64_t length, const SplitOptions& options);
 at::Tensor split_tensor(const ProcessState& state, const at::Tensor& tensor, const SplitOptions& options);
 [[noreturn]] void unequal_lengths(int64_t first, int64_t other);
+std::optional<int64_t> length_of(const Value& value);
+std::optional<int64_t> length_of(const at::Tensor& tensor);
+template <class T>
+std::optional<int64_t> length_of(const T& value) {
+  if constexpr (SequenceLike<T>) {
+    return static_cast<int64_t>(value.size());
+  } else {
+    return std::nullopt;
+  }
+}
 }  // namespace detail
 
 /// The tensors of all processes, joined along the first dimension, on every process. A tensor without dimensions counts
@@ -101,24 +111,21 @@ void broadcast_object_list(const ProcessState& state, Value& objects, int from_p
 
 /// This process's part of `inputs`: a vector, a tensor (by rows), a map of these with equal lengths, or a Value. The first
 /// processes have one element more when it does not come out even. Anything else is given whole.
+Value split_between_processes(const ProcessState& state, const Value& inputs, const SplitOptions& options = {});
 template <class T>
 T split_between_processes(const ProcessState& state, const T& inputs, const SplitOptions& options = {}) {
   if (!state.use_distributed()) return inputs;
   if constexpr (std::is_same_v<T, at::Tensor>) {
     return detail::split_tensor(state, inputs, options);
+  } else if constexpr (std::is_same_v<T, StateDict> || std::is_same_v<T, Value::Tuple>) {
+    return split_between_processes(state, Value(inputs), options).template get<T>();
   } else if constexpr (detail::MapLike<T>) {
     T mine = inputs;
     std::optional<int64_t> length;
     for (auto& entry : mine) {
-      const int64_t here = [&] {
-        if constexpr (std::is_same_v<typename T::mapped_type, at::Tensor>) {
-          return entry.second.size(0);
-        } else {
-          return static_cast<int64_t>(entry.second.size());
-        }
-      }();
-      if (length && *length != here) detail::unequal_lengths(*length, here);
-      length = here;
+      const auto here = detail::length_of(entry.second);
+      if (length && here && *length != *here) detail::unequal_lengths(*length, *here);
+      if (here) length = here;
     }
     for (auto& entry : mine) entry.second = split_between_processes(state, entry.second, options);
     return mine;
@@ -131,6 +138,5 @@ T split_between_processes(const ProcessState& state, const T& inputs, const Spli
     return inputs;
   }
 }
-Value split_between_processes(const ProcessState& state, const Value& inputs, const SplitOptions& options = {});
 
 }  // namespace accelerate

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <vector>
 
 /// Nested data: tensors inside vectors, arrays, tuples, pairs, maps, optionals, plain structs and Values, to any depth.
@@ -15,11 +16,15 @@
 namespace accelerate {
 namespace detail {
 
-/// The tensors found in nested data, in order, and the first thing found that is not a tensor.
+/// The tensors found in nested data, in order; how they are nested ("{a:t,b:[tt]}"); the first thing that is not a tensor.
 struct Leaves {
   std::vector<at::Tensor*> tensors;
+  std::string outline;
   std::string other;
 };
+
+template <class T>
+concept TextLike = std::is_convertible_v<const T&, std::string_view> || std::is_convertible_v<const T&, std::string>;
 
 template <class T>
 concept MapLike = requires(T& t) {
@@ -28,7 +33,7 @@ concept MapLike = requires(T& t) {
   t.end();
 };
 template <class T>
-concept SequenceLike = !MapLike<T> && !std::is_convertible_v<const T&, std::string_view> && requires(T& t) {
+concept SequenceLike = !MapLike<T> && !TextLike<T> && requires(T& t) {
   typename T::value_type;
   t.begin();
   t.end();
@@ -43,27 +48,53 @@ concept TupleLike = !SequenceLike<T> && requires { std::tuple_size<T>::value; };
 void collect(Value& value, Leaves& leaves);
 void collect(StateDict& dict, Leaves& leaves);
 
+/// Notes something that is not a tensor; `type` is the compiler's name of its type.
+void collect_other(Leaves& leaves, const char* type);
+
+template <class K>
+std::string key_text(const K& key) {
+  if constexpr (TextLike<K>) {
+    return std::string(key);
+  } else if constexpr (std::is_integral_v<K>) {
+    return std::to_string(key);
+  } else {
+    return "?";
+  }
+}
+
 template <class T>
 void collect(T& data, Leaves& leaves) {
+  static_assert(!std::is_const_v<T>, "a const member cannot be replaced by what another process sends: make it non-const");
   if constexpr (std::is_same_v<T, at::Tensor>) {
     leaves.tensors.push_back(&data);
+    leaves.outline += 't';
   } else if constexpr (MapLike<T>) {
-    for (auto& entry : data) collect(entry.second, leaves);
+    leaves.outline += '{';
+    for (auto& entry : data) {
+      leaves.outline += key_text(entry.first) + ":";
+      collect(entry.second, leaves);
+      leaves.outline += ',';
+    }
+    leaves.outline += '}';
   } else if constexpr (std::is_same_v<T, std::vector<bool>>) {
-    if (leaves.other.empty()) leaves.other = "a list of bool";
+    collect_other(leaves, typeid(T).name());
   } else if constexpr (SequenceLike<T>) {
+    leaves.outline += '[';
     for (auto& item : data) collect(item, leaves);
+    leaves.outline += ']';
   } else if constexpr (TupleLike<T>) {
+    leaves.outline += '(';
     std::apply([&](auto&... items) { (collect(items, leaves), ...); }, data);
+    leaves.outline += ')';
   } else if constexpr (is_optional<T>::value) {
+    leaves.outline += '?';
     if (data) collect(*data, leaves);
   } else if constexpr (PlainStruct<T>) {
+    leaves.outline += '(';
     for_each_field(data, [&](auto& field) { collect(field, leaves); });
-  } else if (leaves.other.empty()) {
-    leaves.other = std::is_convertible_v<const T&, std::string_view> ? "text"
-                   : std::is_same_v<T, bool>                         ? "a bool"
-                   : std::is_arithmetic_v<T>                         ? "a number"
-                                                                     : "a value of another type";
+    leaves.outline += ')';
+  } else {
+    collect_other(leaves, typeid(T).name());
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <accelerate/distributed/nested.h>
 
-#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -11,14 +10,15 @@
 namespace accelerate {
 namespace detail {
 
+/// Text that owns its letters: a std::string_view would point into what is gone when it arrives.
 template <class T>
-concept TextLike = std::is_convertible_v<const T&, std::string_view> && std::is_constructible_v<T, std::string>;
+concept OwnedText = std::is_convertible_v<const T&, std::string> && std::is_constructible_v<T, std::string>;
 template <class T>
-concept TextMap = MapLike<T> && std::is_convertible_v<const typename T::key_type&, std::string_view>;
+concept TextMap = MapLike<T> && OwnedText<typename T::key_type>;
 
 template <class T>
 constexpr bool is_object() {
-  if constexpr (std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || TextLike<T> ||
+  if constexpr (std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> || OwnedText<T> ||
                 PlainStruct<T>) {
     return true;
   } else if constexpr (MapLike<T>) {
@@ -39,14 +39,18 @@ const Value::List& items_of(const Value& value, size_t expected);
 
 }  // namespace detail
 
-/// Numbers, text, tensors, Values, and vectors, arrays, tuples, pairs, maps, optionals and plain structs of these.
+/// Numbers, enumerations, text, tensors, Values, and vectors, arrays, tuples, pairs, maps, optionals and plain structs of these.
 template <class T>
 concept Object = detail::is_object<std::remove_cvref_t<T>>();
 
 /// `object` as plain data: a struct or tuple as a tuple, a map with text keys as a dictionary, another map as a list of pairs.
 template <Object T>
 Value to_value(const T& object) {
-  if constexpr (std::is_constructible_v<Value, const T&>) {
+  if constexpr (std::is_enum_v<T>) {
+    return to_value(static_cast<std::underlying_type_t<T>>(object));
+  } else if constexpr (detail::OwnedText<T>) {
+    return std::string(object);
+  } else if constexpr (std::is_constructible_v<Value, const T&>) {
     return Value(object);
   } else if constexpr (detail::TextMap<T>) {
     StateDict dict;
@@ -80,12 +84,14 @@ template <Object T>
 T from_value(const Value& value) {
   if constexpr (std::is_same_v<T, Value>) {
     return value;
+  } else if constexpr (std::is_enum_v<T>) {
+    return static_cast<T>(from_value<std::underlying_type_t<T>>(value));
   } else if constexpr (std::is_same_v<T, char>) {
     if (value.as<std::string>().size() != 1) detail::object_mismatch("a single character", value);
     return value.as<std::string>().front();
   } else if constexpr (std::is_same_v<T, StateDict> || std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T>) {
     return value.get<T>();
-  } else if constexpr (detail::TextLike<T>) {
+  } else if constexpr (detail::OwnedText<T>) {
     return T(value.as<std::string>());
   } else if constexpr (detail::TextMap<T>) {
     T map;

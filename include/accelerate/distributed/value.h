@@ -81,14 +81,16 @@ class Value {
   bool is_none() const { return kind() == Kind::none; }
 
   /// The content as T: bool, an integer or floating-point type, std::string, List, Tuple, StateDict or at::Tensor.
-  /// An integer is also given as a real number; any other mismatch is a UsageError that says what is there.
+  /// An integer is also given as a real number; any other mismatch, also of range, is a UsageError that says what is there.
   template <class T>
   T get() const {
     if constexpr (std::same_as<T, bool> || std::same_as<T, std::string> || std::same_as<T, List> || std::same_as<T, Tuple> ||
                   std::same_as<T, StateDict> || std::same_as<T, at::Tensor>) {
       return as<T>();
     } else if constexpr (std::integral<T>) {
-      return static_cast<T>(as<int64_t>());
+      const int64_t number = as<int64_t>();
+      if (static_cast<int64_t>(static_cast<T>(number)) != number || (std::unsigned_integral<T> && number < 0)) throw_out_of_range(number);
+      return static_cast<T>(number);
     } else {
       static_assert(std::floating_point<T>, "a Value holds bool, numbers, text, lists, tuples, dictionaries and tensors");
       return static_cast<T>(real());
@@ -114,6 +116,7 @@ class Value {
 
  private:
   double real() const;
+  [[noreturn]] static void throw_out_of_range(int64_t number);
 
   // In the order of Kind.
   std::variant<std::monostate, bool, int64_t, double, std::string, List, Tuple, StateDict, at::Tensor> data_;

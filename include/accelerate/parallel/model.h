@@ -20,7 +20,7 @@ class ModelCore {
  public:
   /// Moves the module to the device when `place` is set, then gives every process the main process's parameters and
   /// buffers. DistributedError names the first tensor that is not the same kind of tensor everywhere.
-  ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place);
+  ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place, std::source_location where);
 
   void train(bool on);
   std::vector<at::Tensor> parameters() const;
@@ -42,8 +42,8 @@ concept ModuleType = std::derived_from<M, torch::nn::Module>;
 template <ModuleType M>
 class Model {
  public:
-  Model(std::shared_ptr<M> module, const ProcessState& state, bool place)
-      : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, place)) {}
+  Model(std::shared_ptr<M> module, const ProcessState& state, bool place, std::source_location where)
+      : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, place, where)) {}
 
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {

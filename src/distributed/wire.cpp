@@ -167,7 +167,7 @@ class Reader {
     }
     const auto data = text();
     auto tensor = at::empty({static_cast<int64_t>(data.size())}, at::TensorOptions().dtype(at::kByte));
-    std::memcpy(tensor.data_ptr(), data.data(), data.size());
+    if (!data.empty()) std::memcpy(tensor.data_ptr(), data.data(), data.size());
     const auto type = static_cast<at::ScalarType>(dtype);
     int64_t bytes = static_cast<int64_t>(c10::elementSize(type));
     for (const int64_t size : sizes) {

@@ -114,6 +114,21 @@ int main_throws() {
   return 0;
 }
 
+/// The first process of machine 0 keeps its scope until it is told to go on; machine 1 must not care.
+int per_machine() {
+  Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+  const std::string machine = std::getenv("GROUP_RANK");
+  {
+    auto first = accelerator.local_main_process_first();
+    if (machine == "0" && accelerator.is_local_main_process()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    say("machine " + machine + " local " + std::to_string(accelerator.local_process_index()) + " at " +
+        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count()));
+  }
+  accelerator.print("printed on machine {}", machine);
+  accelerator.wait_for_everyone();
+  return 0;
+}
+
 int in_order() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
   const auto logger = accelerator.get_logger("turns");
@@ -158,6 +173,7 @@ int main_with(const std::string& what) {
                                                            {"disagree", disagree},
                                                            {"main_throws", main_throws},
                                                            {"in_order", in_order},
+                                                           {"per_machine", per_machine},
                                                            {"threads", threads}};
   try {
     return kWishes.at(what)();

@@ -244,6 +244,25 @@ TEST(Failing, AnExceptionOnTheMainProcessIsNotHeldUpByItsPeers) {
   EXPECT_LT(results[0].seconds, results[1].seconds) << "the main process went while the other one still worked";
 }
 
+TEST(Machines, WaitForTheirOwnFirstProcessAndPrintOnceEach) {
+  const auto port = port_text();
+  std::vector<Variables> tables;
+  for (int rank = 0; rank < 4; ++rank) {
+    tables.push_back({{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", std::to_string(rank % 2)}, {"LOCAL_WORLD_SIZE", "2"},
+                      {"GROUP_RANK", std::to_string(rank / 2)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"GLOO_SOCKET_IFNAME", "lo"}});
+  }
+  const auto results = probes("per_machine", tables);
+  std::vector<long long> entered;
+  for (int rank = 0; rank < 4; ++rank) {
+    const auto& text = results[static_cast<size_t>(rank)].output;
+    EXPECT_EQ(results[static_cast<size_t>(rank)].exit_code, 0) << text << results[static_cast<size_t>(rank)].errors;
+    entered.push_back(std::stoll(text.substr(text.find(" at ") + 4)));
+    EXPECT_EQ(count(text, "printed on machine " + std::to_string(rank / 2)), rank % 2 == 0 ? 1 : 0) << text;
+  }
+  EXPECT_LE(entered[0], entered[1]) << "machine 0 waits for its own first process";
+  EXPECT_LT(entered[3], entered[0]) << "machine 1 does not wait for machine 0";
+}
+
 TEST(Logging, InOrderTakesTurns) {
   const auto result = launch(3, {ACCELERATE_PROBE, "in_order"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;

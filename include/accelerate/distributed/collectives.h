@@ -69,7 +69,8 @@ T reduce(const ProcessState& state, T data, Reduction reduction = Reduction::mea
   return data;
 }
 
-/// The tensors of process `from_process`, on every process. Shapes and dtypes must be the same everywhere.
+/// The tensors of process `from_process`, on every process; there the result is what was given. Shapes and dtypes must be
+/// the same everywhere.
 template <Nested T>
 T broadcast(const ProcessState& state, T data, int from_process = 0, std::source_location where = std::source_location::current()) {
   detail::broadcast(state, detail::leaves_of(data), from_process, where);

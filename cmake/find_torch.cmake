@@ -42,6 +42,10 @@ if(ACCELERATE_TORCH_HAS_CUDA)
 endif()
 
 find_package(Torch 2.9 REQUIRED CONFIG)
+if("${TORCH_LIBRARIES}" MATCHES "([A-Za-z_]+)-NOTFOUND")
+  message(FATAL_ERROR "The LibTorch in ${accelerate_torch_root} links a library of the CUDA toolkit that is not here (${CMAKE_MATCH_1}): "
+    "install the whole toolkit, or use a CPU build (remove build/venv when it is the one there).")
+endif()
 message(STATUS "LibTorch ${Torch_VERSION} in ${accelerate_torch_root}")
 
 set(ACCELERATE_TORCH_HAS_NCCL OFF)

@@ -86,6 +86,11 @@ configure -DTorch_DIR="$scratch/cuda/share/cmake/Torch"
 claim "a CUDA build without a toolkit is refused" fails
 claim "a CUDA build without a toolkit is explained" says "The LibTorch in $scratch/cuda is a CUDA build and no CUDA toolkit was found: install the toolkit"
 
+make_torch "$scratch/part" 2.13.0
+sed -i 's/set(TORCH_LIBRARIES torch)/set(TORCH_LIBRARIES torch CUDA_nvrtc_LIBRARY-NOTFOUND)/' "$scratch/part/share/cmake/Torch/TorchConfig.cmake"
+configure -DTorch_DIR="$scratch/part/share/cmake/Torch"
+claim "half a CUDA toolkit is refused with the library that is missing" says "links a library of the CUDA toolkit that is not here (CUDA_nvrtc_LIBRARY)"
+
 python_with "$scratch/bin/python3" "$scratch/cuda"
 configure
 claim "python3's torch that cannot be linked is passed over" says "LibTorch 2.13.0 in $scratch/private"

@@ -125,9 +125,12 @@ std::vector<Exchange> exchanges(const accelerate::Accelerator& accelerator, Bare
     const auto add = [&](std::string call, std::function<void()> ours, std::function<void()> alone) {
       all.push_back({call + " " + payload.name, payload.calls, std::move(ours), std::move(alone)});
     };
-    add("gather", [&, data] { accelerator.gather(data); }, [&, data] { bare.gather(data); });
-    add("reduce", [&, data] { accelerator.reduce(data); }, [&, data] { bare.reduce(data); });
-    add("broadcast", [&, data] { accelerator.broadcast(data); }, [&, data] { bare.broadcast(data); });
+    add(
+        "gather", [&, data] { accelerator.gather(data); }, [&, data] { bare.gather(data); });
+    add(
+        "reduce", [&, data] { accelerator.reduce(data); }, [&, data] { bare.reduce(data); });
+    add(
+        "broadcast", [&, data] { accelerator.broadcast(data); }, [&, data] { bare.broadcast(data); });
   }
   // Bare gloo knows no objects, so its bytes are ready made: as many as Python's pickle of the same dictionary has.
   const std::string bytes(78, 'x');

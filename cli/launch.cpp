@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/core/error.h"
-#include "accelerate/launch/supervisor.h"
+#include <accelerate/core/error.h>
+#include <accelerate/launch/supervisor.h>
 #include "closest_name.h"
 #include "subcommands.h"
 

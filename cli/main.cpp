@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/core/version.h"
+#include <accelerate/core/version.h>
 #include "closest_name.h"
 #include "subcommands.h"
 
@@ -24,8 +24,10 @@ constexpr std::array kSubcommands = {
 void print_help(FILE* out) {
   std::fputs("usage: accelerate <command> [arguments]\n\ncommands:\n", out);
   for (const auto& command : kSubcommands) std::fprintf(out, "  %-12s %s\n", command.name, command.summary);
-  std::fputs("\noptions:\n  -h, --help   show this text\n  --version    show the version\n\n"
-             "`accelerate <command> --help` explains a command.\n", out);
+  std::fputs(
+      "\noptions:\n  -h, --help   show this text\n  --version    show the version\n\n"
+      "`accelerate <command> --help` explains a command.\n",
+      out);
 }
 
 int refuse_command(const std::string& name) {

@@ -14,10 +14,12 @@ Precision resolve_precision(const AcceleratorOptions& options) {
 int resolve_accumulation_steps(const AcceleratorOptions& options) {
   const auto text = process_environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
   const auto steps = integer_from(process_environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
-  if (text && steps.value_or(0) < 1) throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
+  if (text && steps.value_or(0) < 1)
+    throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
   if (steps) return *steps;
   if (options.gradient_accumulation_steps < 1) {
-    throw UsageError("gradient_accumulation_steps=" + std::to_string(options.gradient_accumulation_steps) + ": expected at least 1.");
+    throw UsageError("gradient_accumulation_steps=" + std::to_string(options.gradient_accumulation_steps) +
+                     ": expected at least 1.");
   }
   return options.gradient_accumulation_steps;
 }
@@ -41,12 +43,14 @@ bool Accelerator::check_trigger(std::source_location where) {
 }
 
 void Accelerator::check_index(int index, const char* call) {
-  if (index < 0) throw UsageError(std::string(call) + " was given the process " + std::to_string(index) + ": processes count from 0.");
+  if (index < 0)
+    throw UsageError(std::string(call) + " was given the process " + std::to_string(index) + ": processes count from 0.");
 }
 
 void Accelerator::check_can_prepare_model() const {
   if (mixed_precision_ == Precision::no) return;
-  throw UsageError(std::string("mixed_precision is ") + to_string(mixed_precision_) + ", and this version does not run prepared models in it yet. Set it to no.");
+  throw UsageError(std::string("mixed_precision is ") + to_string(mixed_precision_) +
+                   ", and this version does not run prepared models in it yet. Set it to no.");
 }
 
 void Accelerator::print_line(std::string text) { write_line(1, text); }

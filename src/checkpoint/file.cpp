@@ -16,24 +16,40 @@ struct DtypeName {
   at::ScalarType dtype;
   const char* name;
 };
-constexpr std::array<DtypeName, 19> kDtypeNames = {{{at::kByte, "U8"}, {at::kChar, "I8"}, {at::kShort, "I16"}, {at::kInt, "I32"}, {at::kLong, "I64"},
-                                                    {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}, {at::kFloat, "F32"}, {at::kDouble, "F64"}, {at::kBool, "BOOL"},
-                                                    {at::kUInt16, "U16"}, {at::kUInt32, "U32"}, {at::kUInt64, "U64"}, {at::kComplexFloat, "C64"},
-                                                    {at::kFloat8_e4m3fn, "F8_E4M3"}, {at::kFloat8_e5m2, "F8_E5M2"}, {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-                                                    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"}, {at::kFloat8_e8m0fnu, "F8_E8M0"}}};
+constexpr std::array<DtypeName, 19> kDtypeNames = {{{at::kByte, "U8"},
+                                                    {at::kChar, "I8"},
+                                                    {at::kShort, "I16"},
+                                                    {at::kInt, "I32"},
+                                                    {at::kLong, "I64"},
+                                                    {at::kHalf, "F16"},
+                                                    {at::kBFloat16, "BF16"},
+                                                    {at::kFloat, "F32"},
+                                                    {at::kDouble, "F64"},
+                                                    {at::kBool, "BOOL"},
+                                                    {at::kUInt16, "U16"},
+                                                    {at::kUInt32, "U32"},
+                                                    {at::kUInt64, "U64"},
+                                                    {at::kComplexFloat, "C64"},
+                                                    {at::kFloat8_e4m3fn, "F8_E4M3"},
+                                                    {at::kFloat8_e5m2, "F8_E5M2"},
+                                                    {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
+                                                    {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
+                                                    {at::kFloat8_e8m0fnu, "F8_E8M0"}}};
 
 const char* format_name(const at::Tensor& tensor, const std::string& name) {
   for (const auto& known : kDtypeNames) {
     if (known.dtype == tensor.scalar_type()) return known.name;
   }
-  throw CheckpointError("The tensor " + name + " is " + dtype_name(tensor.scalar_type()) + ", which a safetensors file cannot hold. Convert it first.");
+  throw CheckpointError("The tensor " + name + " is " + dtype_name(tensor.scalar_type()) +
+                        ", which a safetensors file cannot hold. Convert it first.");
 }
 
 at::ScalarType dtype_of(const SafetensorsEntry& entry, const std::string& file) {
   for (const auto& known : kDtypeNames) {
     if (entry.dtype == known.name) return known.dtype;
   }
-  throw CheckpointError("The tensor " + entry.name + " of " + file + " is " + entry.dtype + ", which this LibTorch has no dtype for.");
+  throw CheckpointError("The tensor " + entry.name + " of " + file + " is " + entry.dtype +
+                        ", which this LibTorch has no dtype for.");
 }
 
 void require_safetensors(const std::filesystem::path& path) {
@@ -44,7 +60,8 @@ void require_safetensors(const std::filesystem::path& path) {
 
 SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_meta() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw CheckpointError("The tensor " + name + " cannot be saved: it has no dense elements (" + (tensor.defined() ? "meta, sparse or quantized" : "undefined") + ").");
+    throw CheckpointError("The tensor " + name + " cannot be saved: it has no dense elements (" +
+                          (tensor.defined() ? "meta, sparse or quantized" : "undefined") + ").");
   }
   if (name == "__metadata__") throw CheckpointError("A tensor cannot be called __metadata__ in a safetensors file. Rename it.");
   return {name, format_name(tensor, name), tensor.sizes().vec(), 0, 0};

@@ -50,8 +50,9 @@ LoadReport load_state_dict(torch::nn::Module& module, const TensorDict& state, c
   }
   const bool differs = options.strict && !(report.missing.empty() && report.unexpected.empty());
   if (differs || !misshapen.empty()) {
-    throw CheckpointError("The tensors do not fit the module " + module.name() + "." + (options.strict ? listed("missing", report.missing) : "") +
-                          (options.strict ? listed("unexpected", report.unexpected) : "") + listed("of another shape", misshapen));
+    throw CheckpointError(
+        "The tensors do not fit the module " + module.name() + "." + (options.strict ? listed("missing", report.missing) : "") +
+        (options.strict ? listed("unexpected", report.unexpected) : "") + listed("of another shape", misshapen));
   }
   const c10::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {

@@ -14,7 +14,8 @@ const TensorDict::Item* TensorDict::find(std::string_view name) const {
 
 const at::Tensor& TensorDict::at(std::string_view name) const {
   if (const Item* item = find(name)) return item->second;
-  throw UsageError("There is no tensor " + std::string(name) + " among the " + std::to_string(items_.size()) + " of this dictionary.");
+  throw UsageError("There is no tensor " + std::string(name) + " among the " + std::to_string(items_.size()) +
+                   " of this dictionary.");
 }
 
 at::Tensor& TensorDict::operator[](std::string_view name) {

@@ -67,7 +67,9 @@ OutputFile::~OutputFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-void OutputFile::fail(const char* doing) const { throw CheckpointError(std::string("Cannot ") + doing + " " + path_.string() + ": " + reason() + "."); }
+void OutputFile::fail(const char* doing) const {
+  throw CheckpointError(std::string("Cannot ") + doing + " " + path_.string() + ": " + reason() + ".");
+}
 
 void OutputFile::write(const void* bytes, uint64_t size) {
   const auto* source = static_cast<const char*>(bytes);

@@ -1,9 +1,9 @@
-#include "accelerate/core/format.h"
+#include <accelerate/core/format.h>
 
 #include <fmt/args.h>
 #include <fmt/format.h>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 

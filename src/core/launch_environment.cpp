@@ -51,8 +51,10 @@ std::optional<long long> parse_integer(std::string_view text) {
 }
 
 [[noreturn]] void missing(const std::string& absent, const std::string& present, const Layout& layout) {
-  throw ConfigError(present + " is set and " + absent + " is not: " + layout.launcher + " sets both. Start the program with `accelerate launch`, torchrun, "
-                    "mpirun or srun, set " + absent + " as well, or unset " + present + " to run a single process.");
+  throw ConfigError(present + " is set and " + absent + " is not: " + layout.launcher +
+                    " sets both. Start the program with `accelerate launch`, torchrun, "
+                    "mpirun or srun, set " +
+                    absent + " as well, or unset " + present + " to run a single process.");
 }
 
 /// "2(x3),1" is 2, 2, 2, 1: the tasks of each node of a Slurm step.
@@ -94,14 +96,20 @@ Layout slurm_layout(const Environment& environment) {
   layout.local_rank = integer_from(environment, {"SLURM_LOCALID"});
   if (const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE")) {
     layout.local_size = tasks_on_node(*tasks, integer_from(environment, {"SLURM_NODEID"}).value_or(0));
-    if (!layout.local_size) throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected tasks for each node, such as 2(x3),1.");
+    if (!layout.local_size)
+      throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected tasks for each node, such as 2(x3),1.");
   }
   return layout;
 }
 
 Layout layout_of(const LauncherVariables& names, const Environment& environment) {
-  return {names.launcher, names.rank, names.size, integer_from(environment, {names.rank}), integer_from(environment, {names.size}),
-          integer_from(environment, {names.local_rank}), integer_from(environment, {names.local_size})};
+  return {names.launcher,
+          names.rank,
+          names.size,
+          integer_from(environment, {names.rank}),
+          integer_from(environment, {names.size}),
+          integer_from(environment, {names.local_rank}),
+          integer_from(environment, {names.local_size})};
 }
 
 /// Those that say anything about this process, in the order of kLaunchers, Slurm last.
@@ -121,7 +129,8 @@ void check_layout(const Layout& layout) {
   if (!layout.rank) missing(layout.rank_name, layout.size ? layout.size_name : "LOCAL_RANK", layout);
   if (!layout.size) missing(layout.size_name, layout.rank_name, layout);
   if (*layout.rank < *layout.size) return;
-  throw ConfigError(layout.rank_name + "=" + std::to_string(*layout.rank) + " is not below " + layout.size_name + "=" + std::to_string(*layout.size) +
+  throw ConfigError(layout.rank_name + "=" + std::to_string(*layout.rank) + " is not below " + layout.size_name + "=" +
+                    std::to_string(*layout.size) +
                     ": ranks count from 0. Give every process another rank below the number of processes.");
 }
 
@@ -139,7 +148,9 @@ int master_port(const Environment& environment, const std::string& launcher) {
   }
   // Jobs and steps of one user share a node: a port of its own for each, the same on all ranks.
   if (launcher == "Slurm") {
-    return 20000 + (integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000 + integer_from(environment, {"SLURM_STEP_ID"}).value_or(0) % 10000) % 10000;
+    return 20000 + (integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000 +
+                    integer_from(environment, {"SLURM_STEP_ID"}).value_or(0) % 10000) %
+                       10000;
   }
   return 29500;
 }
@@ -151,8 +162,10 @@ void fill_master(LaunchEnvironment& me, const Environment& environment) {
   } else if (const auto nodes = environment("SLURM_STEP_NODELIST"); nodes && me.launcher == "Slurm") {
     me.master_address = first_host(*nodes);
   } else if (me.num_processes != me.local_num_processes) {
-    throw ConfigError("MASTER_ADDR is not set, and " + std::to_string(me.local_num_processes) + " of the " + std::to_string(me.num_processes) +
-                      " processes run on this machine: the others must be told where rank 0 is. Set MASTER_ADDR to the address of the machine that runs rank 0.");
+    throw ConfigError("MASTER_ADDR is not set, and " + std::to_string(me.local_num_processes) + " of the " +
+                      std::to_string(me.num_processes) +
+                      " processes run on this machine: the others must be told where rank 0 is. Set MASTER_ADDR to the address "
+                      "of the machine that runs rank 0.");
   }
 }
 
@@ -206,8 +219,9 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
       me.local_process_index = layout.local_rank.value_or(0);
       me.local_num_processes = layout.local_size.value_or(1);
       if (layout.local_size && me.local_process_index >= me.local_num_processes) {
-        throw ConfigError(layout.launcher + " gives this process the local rank " + std::to_string(me.local_process_index) + " of " +
-                          std::to_string(me.local_num_processes) + " on this machine: local ranks count from 0. Check LOCAL_RANK and LOCAL_WORLD_SIZE.");
+        throw ConfigError(layout.launcher + " gives this process the local rank " + std::to_string(me.local_process_index) +
+                          " of " + std::to_string(me.local_num_processes) +
+                          " on this machine: local ranks count from 0. Check LOCAL_RANK and LOCAL_WORLD_SIZE.");
       }
       break;
     }

@@ -1,4 +1,4 @@
-#include "accelerate/core/logging.h"
+#include <accelerate/core/logging.h>
 
 #include <unistd.h>
 
@@ -8,8 +8,8 @@
 #include <mutex>
 #include <unordered_set>
 
-#include "accelerate/core/error.h"
-#include "accelerate/core/progress.h"
+#include <accelerate/core/error.h>
+#include <accelerate/core/progress.h>
 
 namespace accelerate {
 
@@ -68,7 +68,8 @@ void Logger::warn_once_arguments(LogOptions options, std::string_view pattern, s
 void Logger::write(LogLevel level, LogOptions options, const std::optional<std::string>& text) const {
   std::optional<std::string> line;
   if (text) {
-    line = accelerate::format("{}:{}:[RANK {}] {}", with_case(to_string(level), &::toupper), name_, process_.process_index, *text);
+    line =
+        accelerate::format("{}:{}:[RANK {}] {}", with_case(to_string(level), &::toupper), name_, process_.process_index, *text);
   }
   if (options.in_order) {
     write_in_order(line);

@@ -1,17 +1,17 @@
-#include "accelerate/core/progress.h"
+#include <accelerate/core/progress.h>
 
 #include <limits>
 
-#include "accelerate/core/error.h"
-#include "accelerate/core/launch_environment.h"
+#include <accelerate/core/error.h>
+#include <accelerate/core/launch_environment.h>
 #include "core/progress_line.h"
 
 namespace accelerate {
 
 ProgressBar::ProgressBar(ProgressOptions options) : counter_(std::make_unique<detail::ProgressCounter>()) {
   if (options.total && *options.total < 0) {
-    throw UsageError(accelerate::format("ProgressBar: the total is {}; give a number >= 0, or none where it is not known",
-                                        *options.total));
+    throw UsageError(
+        accelerate::format("ProgressBar: the total is {}; give a number >= 0, or none where it is not known", *options.total));
   }
   if (options.disable) {
     counter_->next_look = std::numeric_limits<int64_t>::max();
@@ -58,8 +58,6 @@ ProgressOptions detail::shown_once_per_machine(ProgressOptions options) {
   return options;
 }
 
-void detail::throw_no_loop() {
-  throw UsageError("progress: there is no bar yet; call bar() inside the loop over this range");
-}
+void detail::throw_no_loop() { throw UsageError("progress: there is no bar yet; call bar() inside the loop over this range"); }
 
 }  // namespace accelerate

@@ -34,8 +34,13 @@ std::string item_text(const PostfixItem& item) {
 double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 ProgressLine::ProgressLine(ProgressOptions options, ProgressCounter& counter, double (*clock)())
-    : counter_(counter), clock_(clock), start_(clock()), terminal_(is_terminal(options.file_descriptor)),
-      unicode_(locale_is_utf8()), next_show_(kSecondsBetweenRedraws), options_(std::move(options)) {
+    : counter_(counter),
+      clock_(clock),
+      start_(clock()),
+      terminal_(is_terminal(options.file_descriptor)),
+      unicode_(locale_is_utf8()),
+      next_show_(kSecondsBetweenRedraws),
+      options_(std::move(options)) {
   if (terminal_) Screen::of_process().add(*this, options_.file_descriptor);
 }
 

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "accelerate/core/progress.h"
+#include <accelerate/core/progress.h>
 #include "core/progress_pace.h"
 #include "core/progress_text.h"
 #include "core/screen.h"

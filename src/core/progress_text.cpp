@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "accelerate/core/format.h"
+#include <accelerate/core/format.h>
 #include "core/text_columns.h"
 
 namespace accelerate::detail {

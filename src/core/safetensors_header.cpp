@@ -20,15 +20,20 @@ struct Dtype {
   int bits;
 };
 // In the order in which the reference writer lays tensors out.
-constexpr std::array<Dtype, 22> kDtypes = {{{"U64", 64}, {"I64", 64}, {"F64", 64}, {"C64", 64}, {"F32", 32}, {"U32", 32}, {"I32", 32}, {"BF16", 16},
-                                            {"F16", 16}, {"U16", 16}, {"I16", 16}, {"F8_E5M2FNUZ", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E8M0", 8},
-                                            {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"I8", 8}, {"U8", 8}, {"F6_E3M2", 6}, {"F6_E2M3", 6}, {"F4", 4}, {"BOOL", 8}}};
+constexpr std::array<Dtype, 22> kDtypes = {
+    {{"U64", 64},        {"I64", 64},    {"F64", 64},    {"C64", 64},    {"F32", 32}, {"U32", 32},
+     {"I32", 32},        {"BF16", 16},   {"F16", 16},    {"U16", 16},    {"I16", 16}, {"F8_E5M2FNUZ", 8},
+     {"F8_E4M3FNUZ", 8}, {"F8_E8M0", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"I8", 8},   {"U8", 8},
+     {"F6_E3M2", 6},     {"F6_E2M3", 6}, {"F4", 4},      {"BOOL", 8}}};
 
 size_t dtype_order(std::string_view dtype) {
-  return static_cast<size_t>(std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Dtype& d) { return dtype == d.name; }) - kDtypes.begin());
+  return static_cast<size_t>(std::find_if(kDtypes.begin(), kDtypes.end(), [&](const Dtype& d) { return dtype == d.name; }) -
+                             kDtypes.begin());
 }
 
-[[noreturn]] void damaged(const std::string& file, const std::string& what) { throw CheckpointError(file + " is not a sound safetensors file: " + what + "."); }
+[[noreturn]] void damaged(const std::string& file, const std::string& what) {
+  throw CheckpointError(file + " is not a sound safetensors file: " + what + ".");
+}
 
 /// Collects the members of JSON objects in order, so that a name given twice is seen: a DOM would keep only one of them.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
@@ -105,11 +110,15 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  [[noreturn]] void unexpected(const std::string& what) { damaged(file_, what + " stands where the header has none" + (name_.empty() ? "" : ", at " + name_)); }
+  [[noreturn]] void unexpected(const std::string& what) {
+    damaged(file_, what + " stands where the header has none" + (name_.empty() ? "" : ", at " + name_));
+  }
 
   void finish_entry() {
-    if (!shape_ || !offsets_ || entry_.dtype.empty()) damaged(file_, "the entry of " + name_ + " lacks dtype, shape or data_offsets");
-    if (offsets_->size() != 2) damaged(file_, "the entry of " + name_ + " has " + std::to_string(offsets_->size()) + " data_offsets instead of 2");
+    if (!shape_ || !offsets_ || entry_.dtype.empty())
+      damaged(file_, "the entry of " + name_ + " lacks dtype, shape or data_offsets");
+    if (offsets_->size() != 2)
+      damaged(file_, "the entry of " + name_ + " has " + std::to_string(offsets_->size()) + " data_offsets instead of 2");
     for (const uint64_t size : *shape_) {
       if (size > static_cast<uint64_t>(INT64_MAX)) damaged(file_, name_ + " has a dimension of " + std::to_string(size));
       entry_.shape.push_back(static_cast<int64_t>(size));
@@ -136,7 +145,8 @@ uint64_t expected_bytes(const SafetensorsEntry& entry, const std::string& file) 
   uint64_t total = static_cast<uint64_t>(bits);
   int64_t reach = 1;  // as if no dimension were 0: strides must be representable too
   for (const int64_t size : entry.shape) {
-    if (__builtin_mul_overflow(reach, std::max<int64_t>(size, 1), &reach) || __builtin_mul_overflow(total, static_cast<uint64_t>(size), &total)) {
+    if (__builtin_mul_overflow(reach, std::max<int64_t>(size, 1), &reach) ||
+        __builtin_mul_overflow(total, static_cast<uint64_t>(size), &total)) {
       damaged(file, "the shape of " + entry.name + " is too large for any file");
     }
   }
@@ -150,13 +160,17 @@ void check_places(SafetensorsHeader& header, uint64_t file_size, const std::stri
   uint64_t position = 0;
   for (const auto& entry : header.entries) {
     if (entry.end < entry.begin || entry.end - entry.begin != expected_bytes(entry, file)) {
-      damaged(file, entry.name + " lies at " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) + ", which is not the size of its shape and dtype");
+      damaged(file, entry.name + " lies at " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+                        ", which is not the size of its shape and dtype");
     }
-    if (entry.begin != position) damaged(file, entry.name + (entry.begin < position ? " overlaps the tensor before it" : " leaves a gap before it"));
+    if (entry.begin != position)
+      damaged(file, entry.name + (entry.begin < position ? " overlaps the tensor before it" : " leaves a gap before it"));
     position = entry.end;
   }
   const uint64_t available = file_size - header.data_start;
-  if (position > available) damaged(file, "it ends in the middle of its data: " + std::to_string(position) + " bytes are described and " + std::to_string(available) + " are there");
+  if (position > available)
+    damaged(file, "it ends in the middle of its data: " + std::to_string(position) + " bytes are described and " +
+                      std::to_string(available) + " are there");
   if (position < available) damaged(file, std::to_string(available - position) + " bytes follow its last tensor");
 }
 
@@ -168,7 +182,8 @@ int safetensors_dtype_bits(std::string_view dtype) {
 }
 
 uint64_t safetensors_header_size(std::string_view first_bytes, uint64_t file_size, const std::string& file) {
-  if (first_bytes.size() < 8 || file_size < 8) damaged(file, "it is shorter than the eight bytes that every such file begins with");
+  if (first_bytes.size() < 8 || file_size < 8)
+    damaged(file, "it is shorter than the eight bytes that every such file begins with");
   uint64_t size = 0;
   std::memcpy(&size, first_bytes.data(), sizeof(size));
   if (size > kMostHeaderBytes) damaged(file, "its header claims " + std::to_string(size) + " bytes, more than the format allows");
@@ -186,8 +201,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
   return header;
 }
 
-std::string make_safetensors_header(std::vector<SafetensorsEntry> entries, const std::vector<std::pair<std::string, std::string>>& metadata,
-                                    SafetensorsHeader& header) {
+std::string make_safetensors_header(std::vector<SafetensorsEntry> entries,
+                                    const std::vector<std::pair<std::string, std::string>>& metadata, SafetensorsHeader& header) {
   std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) {
     return std::pair(dtype_order(a.dtype), std::string_view(a.name)) < std::pair(dtype_order(b.dtype), std::string_view(b.name));
   });

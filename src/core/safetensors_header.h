@@ -40,7 +40,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
 /// The first bytes of a file that holds `entries` (name, dtype and shape count; places are made by this function), padded
 /// so that the data starts at a multiple of eight. Larger dtypes come first and names are sorted within one, as the
 /// reference writer does it: the same tensors give the same bytes. `header` receives the places.
-std::string make_safetensors_header(std::vector<SafetensorsEntry> entries, const std::vector<std::pair<std::string, std::string>>& metadata,
-                                    SafetensorsHeader& header);
+std::string make_safetensors_header(std::vector<SafetensorsEntry> entries,
+                                    const std::vector<std::pair<std::string, std::string>>& metadata, SafetensorsHeader& header);
 
 }  // namespace accelerate

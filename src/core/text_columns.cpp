@@ -19,10 +19,16 @@ struct CodeRange {
 };
 
 // wcwidth would need the program's locale to be set, which is not this library's to do. These blocks are what matters of it.
-constexpr std::array<CodeRange, 6> kNoColumns = {{{0x300, 0x36f}, {0x200b, 0x200f}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f},
-                                                  {0xfe20, 0xfe2f}, {0xe0100, 0xe01ef}}};
-constexpr std::array<CodeRange, 9> kTwoColumns = {{{0x1100, 0x115f}, {0x2e80, 0xa4cf}, {0xac00, 0xd7a3}, {0xf900, 0xfaff},
-                                                   {0xfe30, 0xfe6f}, {0xff00, 0xff60}, {0xffe0, 0xffe6}, {0x1f300, 0x1faff},
+constexpr std::array<CodeRange, 6> kNoColumns = {
+    {{0x300, 0x36f}, {0x200b, 0x200f}, {0x20d0, 0x20ff}, {0xfe00, 0xfe0f}, {0xfe20, 0xfe2f}, {0xe0100, 0xe01ef}}};
+constexpr std::array<CodeRange, 9> kTwoColumns = {{{0x1100, 0x115f},
+                                                   {0x2e80, 0xa4cf},
+                                                   {0xac00, 0xd7a3},
+                                                   {0xf900, 0xfaff},
+                                                   {0xfe30, 0xfe6f},
+                                                   {0xff00, 0xff60},
+                                                   {0xffe0, 0xffe6},
+                                                   {0x1f300, 0x1faff},
                                                    {0x20000, 0x3fffd}}};
 
 template <size_t N>

@@ -1,4 +1,4 @@
-#include "accelerate/core/version.h"
+#include <accelerate/core/version.h>
 
 namespace accelerate {
 

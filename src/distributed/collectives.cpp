@@ -19,7 +19,8 @@ namespace {
 /// Why `tensor` cannot be exchanged, or nothing.
 std::string problem_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "an undefined tensor";
-  if (tensor.layout() != at::kStrided || tensor.is_quantized()) return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
   if (tensor.is_meta()) return "a tensor on the meta device, which has no elements: " + describe(tensor);
   return "";
 }
@@ -47,7 +48,9 @@ void agree(const ProcessState& state, const char* call, Describe what, const std
     const std::string mine = std::string(call) + " of " + (problem.empty() ? what() : problem);
     const auto all = state.communicator()->all_gather_bytes(mine, call, where);
     if (!std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all.front(); })) {
-      std::string story = std::string(call) + " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with pad_across_processes.";
+      std::string story = std::string(call) +
+                          " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with "
+                          "pad_across_processes.";
       for (size_t rank = 0; rank < all.size(); ++rank) story += "\n  - Process " + std::to_string(rank) + ": " + all[rank];
       throw DistributedError(story);
     }
@@ -57,8 +60,8 @@ void agree(const ProcessState& state, const char* call, Describe what, const std
 
 void check_rank(const ProcessState& state, int from_process, const char* call) {
   if (from_process < 0 || from_process >= state.num_processes()) {
-    throw UsageError(std::string(call) + ": from_process=" + std::to_string(from_process) + ", and there are " + std::to_string(state.num_processes()) +
-                     " processes, counted from 0.");
+    throw UsageError(std::string(call) + ": from_process=" + std::to_string(from_process) + ", and there are " +
+                     std::to_string(state.num_processes()) + " processes, counted from 0.");
   }
 }
 
@@ -108,7 +111,8 @@ at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, std::source
 }
 
 void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, std::source_location where) {
-  // The sender keeps what it has. A receiver needs room of its own: what it passed may be a view of something that must not change.
+  // The sender keeps what it has. A receiver needs room of its own: what it passed may be a view of something that must not
+  // change.
   tensor = peers.rank() == from ? plain(tensor) : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
   if (tensor.numel() == 0) return;
   at::Tensor sent = as_sent(tensor);
@@ -126,7 +130,8 @@ std::string problem_of(const ProcessState& state, const detail::Leaves& leaves, 
     }
     if (complex && reduction == Reduction::max) return dtype_name(dtype) + " tensors, which have no maximum";
     if (!complex && !reducible_as(dtype)) {
-      return dtype_name(dtype) + " tensors, which the backend " + state.communicator()->backend_name(tensor->device().type()) + " cannot add (convert them first)";
+      return dtype_name(dtype) + " tensors, which the backend " + state.communicator()->backend_name(tensor->device().type()) +
+             " cannot add (convert them first)";
     }
   }
   return "";
@@ -166,7 +171,8 @@ at::Tensor pad_one(const at::Tensor& tensor, int64_t length, const PadOptions& o
 const Value::List& list_items(const Value& value, const char* call) {
   if (value.kind() == Value::Kind::list) return value.as<Value::List>();
   if (value.kind() == Value::Kind::tuple) return value.as<Value::Tuple>().items;
-  throw UsageError(std::string(call) + " takes a list of objects and was given " + to_string(value.kind()) + " " + to_string(value) + ". Put it into a list.");
+  throw UsageError(std::string(call) + " takes a list of objects and was given " + to_string(value.kind()) + " " +
+                   to_string(value) + ". Put it into a list.");
 }
 
 StateDict split_dict(const ProcessState& state, const StateDict& inputs, const SplitOptions& options) {
@@ -202,7 +208,8 @@ const Value::List& items_of(const Value& value, size_t expected) {
 
 void gather(const ProcessState& state, const Leaves& leaves, std::source_location where) {
   if (!state.communicator()) return;
-  agree(state, "gather", [&] { return describe_leaves(leaves); }, problem_of(leaves), where);
+  agree(
+      state, "gather", [&] { return describe_leaves(leaves); }, problem_of(leaves), where);
   for (at::Tensor* tensor : leaves.tensors) *tensor = gather_one(*state.communicator(), *tensor, where);
 }
 
@@ -214,22 +221,28 @@ void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction
     }
     return;
   }
-  agree(state, "reduce", [&] { return describe_leaves(leaves) + " by " + to_string(reduction); }, problem_of(state, leaves, reduction), where);
+  agree(
+      state, "reduce", [&] { return describe_leaves(leaves) + " by " + to_string(reduction); },
+      problem_of(state, leaves, reduction), where);
   for (at::Tensor* tensor : leaves.tensors) *tensor = reduce_one(state, *tensor, reduction, where);
 }
 
 void broadcast(const ProcessState& state, const Leaves& leaves, int from_process, std::source_location where) {
   check_rank(state, from_process, "broadcast");
   if (!state.communicator()) return;
-  agree(state, "broadcast", [&] { return describe_leaves(leaves) + " from " + std::to_string(from_process); }, problem_of(leaves), where);
+  agree(
+      state, "broadcast", [&] { return describe_leaves(leaves) + " from " + std::to_string(from_process); }, problem_of(leaves),
+      where);
   for (at::Tensor* tensor : leaves.tensors) broadcast_one(*state.communicator(), *tensor, from_process, where);
 }
 
-void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options, std::source_location where) {
+void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options,
+                          std::source_location where) {
   if (!state.communicator()) return;
   const auto kinds = [&] {
     std::string text = "dimension " + std::to_string(options.dim) + " nested as " + leaves.outline;
-    for (const at::Tensor* tensor : leaves.tensors) text += ", " + dtype_name(tensor->scalar_type()) + " of " + std::to_string(tensor->dim()) + " dimensions";
+    for (const at::Tensor* tensor : leaves.tensors)
+      text += ", " + dtype_name(tensor->scalar_type()) + " of " + std::to_string(tensor->dim()) + " dimensions";
     return text;
   };
   agree(state, "pad_across_processes", kinds, problem_of(leaves), where);
@@ -285,7 +298,9 @@ at::Tensor split_tensor(const ProcessState& state, const at::Tensor& tensor, con
   return at::cat({mine, tensor.slice(0, tensor.size(0) - 1).expand(shape)});
 }
 
-std::optional<int64_t> length_of(const at::Tensor& tensor) { return tensor.dim() > 0 ? std::optional(tensor.size(0)) : std::nullopt; }
+std::optional<int64_t> length_of(const at::Tensor& tensor) {
+  return tensor.dim() > 0 ? std::optional(tensor.size(0)) : std::nullopt;
+}
 
 std::optional<int64_t> length_of(const Value& value) {
   switch (value.kind()) {
@@ -301,8 +316,8 @@ std::optional<int64_t> length_of(const Value& value) {
 }
 
 void unequal_lengths(int64_t first, int64_t other) {
-  throw UsageError("split_between_processes: the entries of a dictionary must have the same length; one has " + std::to_string(first) + " elements, another " +
-                   std::to_string(other) + ".");
+  throw UsageError("split_between_processes: the entries of a dictionary must have the same length; one has " +
+                   std::to_string(first) + " elements, another " + std::to_string(other) + ".");
 }
 
 }  // namespace detail

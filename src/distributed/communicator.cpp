@@ -16,9 +16,7 @@ constexpr int64_t kInlineBytes = 1024 - static_cast<int64_t>(sizeof(int64_t));
 /// How long the process that serves the store waits at its end for the others to reach theirs.
 constexpr std::chrono::seconds kHostPatience{30};
 
-std::string place(std::source_location where) {
-  return std::string(where.file_name()) + ":" + std::to_string(where.line());
-}
+std::string place(std::source_location where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
 
 at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kByte)); }
 
@@ -40,7 +38,9 @@ Communicator::Communicator(GroupParts parts)
   try {
     cpu_backend_ = parts_.group->getBackend(at::kCPU);
   } catch (const std::exception&) {
-    throw UsageError("The process group handed in has no backend for CPU tensors, and objects and barriers travel as such: make it with gloo as well.");
+    throw UsageError(
+        "The process group handed in has no backend for CPU tensors, and objects and barriers travel as such: make it with gloo "
+        "as well.");
   }
 }
 
@@ -72,12 +72,14 @@ c10d::Backend& Communicator::backend_for(at::DeviceType device) {
   try {
     return *parts_.group->getBackend(device);
   } catch (const std::exception&) {
-    throw UsageError("The process group has no backend for " + c10::DeviceTypeName(device, true) + " tensors: make it with one, or use the CPU (.cpu = true).");
+    throw UsageError("The process group has no backend for " + c10::DeviceTypeName(device, true) +
+                     " tensors: make it with one, or use the CPU (.cpu = true).");
   }
 }
 
 void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
-  std::string story = std::string(call) + " at " + place(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + reason;
+  std::string story = std::string(call) + " at " + place(where) + " failed on rank " + std::to_string(rank_) + " of " +
+                      std::to_string(size_) + ": " + reason;
   {
     const std::lock_guard lock(story_mutex_);
     if (!failed_.exchange(true)) story_ = story;
@@ -123,7 +125,8 @@ void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char*
   exchange(input.device().type(), call, where, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
-void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where) {
+void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call,
+                              std::source_location where) {
   exchange(tensor.device().type(), call, where, [&](c10d::Backend& backend) {
     c10d::AllreduceOptions options;
     options.reduceOp = operation;
@@ -158,7 +161,8 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
     std::memcpy(&lengths[rank], row, sizeof(int64_t));
     if (lengths[rank] < 0) fail(call, where, "the length of process " + std::to_string(rank) + "'s object arrived damaged");
     longest = std::max(longest, lengths[rank]);
-    if (lengths[rank] <= kInlineBytes) result[rank].assign(reinterpret_cast<const char*>(row + header), static_cast<size_t>(lengths[rank]));
+    if (lengths[rank] <= kInlineBytes)
+      result[rank].assign(reinterpret_cast<const char*>(row + header), static_cast<size_t>(lengths[rank]));
   }
   if (longest <= kInlineBytes) return result;
 
@@ -166,7 +170,8 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
   std::memcpy(large.data_ptr(), bytes.data(), bytes.size());
   all_gather(larges, large, call, where);
   for (int rank = 0; rank < size_; ++rank) {
-    result[rank].assign(reinterpret_cast<const char*>(larges.data_ptr<uint8_t>() + rank * longest), static_cast<size_t>(lengths[rank]));
+    result[rank].assign(reinterpret_cast<const char*>(larges.data_ptr<uint8_t>() + rank * longest),
+                        static_cast<size_t>(lengths[rank]));
   }
   return result;
 }
@@ -181,7 +186,8 @@ std::string Communicator::broadcast_bytes(std::string_view bytes, int from, cons
   }
   broadcast(buffer, from, call, where);
   std::memcpy(&length, buffer.data_ptr(), sizeof(length));
-  if (length <= kInlineBytes) return {reinterpret_cast<const char*>(buffer.data_ptr<uint8_t>() + header), static_cast<size_t>(length)};
+  if (length <= kInlineBytes)
+    return {reinterpret_cast<const char*>(buffer.data_ptr<uint8_t>() + header), static_cast<size_t>(length)};
 
   at::Tensor large = byte_buffer(length);
   if (rank_ == from) std::memcpy(large.data_ptr(), bytes.data(), bytes.size());
@@ -199,7 +205,9 @@ void Communicator::signal(const std::string& key) noexcept {
 
 void Communicator::wait_for(const std::string& key, const char* call, std::source_location where) {
   if (!parts_.store) {
-    throw UsageError(std::string(call) + " needs the store that the processes met in, and the process group handed in has none: construct it with one.");
+    throw UsageError(
+        std::string(call) +
+        " needs the store that the processes met in, and the process group handed in has none: construct it with one.");
   }
   guarded(call, where, [&] { parts_.store->wait({key}, parts_.timeout); });
 }

@@ -57,18 +57,21 @@ void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking) 
 
 int64_t find_batch_size(const Leaves& leaves) {
   if (leaves.tensors.empty()) {
-    throw UsageError("find_batch_size needs a tensor to look at and was given " + (leaves.other.empty() ? "an empty container" : leaves.other) + ".");
+    throw UsageError("find_batch_size needs a tensor to look at and was given " +
+                     (leaves.other.empty() ? "an empty container" : leaves.other) + ".");
   }
   const at::Tensor& first = *leaves.tensors.front();
   if (!first.defined() || first.dim() == 0) {
-    throw UsageError("find_batch_size looks at the first dimension of the first tensor, and that one has none: " + describe(first) + ".");
+    throw UsageError(
+        "find_batch_size looks at the first dimension of the first tensor, and that one has none: " + describe(first) + ".");
   }
   return first.size(0);
 }
 
 void slice_tensors(const Leaves& leaves, int64_t start, int64_t stop) {
   for (at::Tensor* tensor : leaves.tensors) {
-    if (!tensor->defined() || tensor->dim() == 0) throw UsageError("slice_tensors takes rows, and " + describe(*tensor) + " has none.");
+    if (!tensor->defined() || tensor->dim() == 0)
+      throw UsageError("slice_tensors takes rows, and " + describe(*tensor) + " has none.");
     *tensor = tensor->slice(0, start, stop);
   }
 }
@@ -80,7 +83,8 @@ void convert_to_fp32(const Leaves& leaves) {
 }
 
 void pad_input_tensors(const Leaves& leaves, int64_t batch_size, int64_t num_processes) {
-  if (num_processes < 1) throw UsageError("pad_input_tensors needs at least one process and was given " + std::to_string(num_processes) + ".");
+  if (num_processes < 1)
+    throw UsageError("pad_input_tensors needs at least one process and was given " + std::to_string(num_processes) + ".");
   const int64_t missing = (num_processes - batch_size % num_processes) % num_processes;
   for (at::Tensor* tensor : leaves.tensors) {
     if (missing == 0 || tensor->dim() == 0) continue;
@@ -96,8 +100,8 @@ void concatenate(const std::vector<Leaves>& parts, int64_t dim) {
   for (const auto& part : parts) {
     if (!part.other.empty()) throw UsageError("concatenate joins tensors and was given " + part.other + ".");
     if (part.outline != parts.front().outline) {
-      throw UsageError("concatenate joins pieces that are nested alike (t is a tensor): the first is " + parts.front().outline + ", another one " +
-                       part.outline + ".");
+      throw UsageError("concatenate joins pieces that are nested alike (t is a tensor): the first is " + parts.front().outline +
+                       ", another one " + part.outline + ".");
     }
   }
   for (size_t i = 0; i < parts.front().tensors.size(); ++i) {

@@ -40,8 +40,9 @@ at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions&
 
 /// Processes of one machine meet on the loopback interface, whatever the machine's own name resolves to.
 c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const Environment& environment,
-                                                                std::chrono::milliseconds timeout) {
-  if (me.num_processes != me.local_num_processes || environment("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::Options::create_default(timeout);
+                                                                 std::chrono::milliseconds timeout) {
+  if (me.num_processes != me.local_num_processes || environment("GLOO_SOCKET_IFNAME"))
+    return c10d::ProcessGroupGloo::Options::create_default(timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   return options;
@@ -59,7 +60,8 @@ void meet(const LaunchEnvironment& me, c10d::Store& store, const std::string& st
     for (int rank = 0; rank < me.num_processes; ++rank) {
       if (!store.check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
     }
-    throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) + " s: " + (missing.empty() ? "none, but late" : missing) +
+    throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) +
+                             " s: " + (missing.empty() ? "none, but late" : missing) +
                              ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
   }
 }
@@ -73,15 +75,17 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
   parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
   try {
     meet(me, *parts.store, "arrived", patience);
-    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
-                                                            me.num_processes, gloo_options(me, options.environment, parts.timeout));
+    auto gloo =
+        c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
+                                                    me.num_processes, gloo_options(me, options.environment, parts.timeout));
     parts.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
     parts.group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     if (device.is_cuda()) {
-      parts.device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index, me.num_processes,
-                                               options.timeout.value_or(kNcclTimeout));
+      parts.device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index,
+                                               me.num_processes, options.timeout.value_or(kNcclTimeout));
       const auto type = parts.device_backend ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
-      parts.group->setBackend(at::kCUDA, type, parts.device_backend ? parts.device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
+      parts.group->setBackend(at::kCUDA, type,
+                              parts.device_backend ? parts.device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
       parts.group->setDefaultBackend(type);
     }
     // One that was done early and left again would cut off those that are still connecting.
@@ -204,8 +208,10 @@ FirstScope::~FirstScope() {
 }
 
 std::string to_string(const ProcessState& state) {
-  return std::string("Distributed environment: ") + to_string(state.distributed_type()) + (state.backend().empty() ? "" : "  Backend: " + state.backend()) +
-         "\nNum processes: " + std::to_string(state.num_processes()) + "\nProcess index: " + std::to_string(state.process_index()) +
+  return std::string("Distributed environment: ") + to_string(state.distributed_type()) +
+         (state.backend().empty() ? "" : "  Backend: " + state.backend()) +
+         "\nNum processes: " + std::to_string(state.num_processes()) +
+         "\nProcess index: " + std::to_string(state.process_index()) +
          "\nLocal process index: " + std::to_string(state.local_process_index()) + "\nDevice: " + state.device().str() + "\n";
 }
 

@@ -64,16 +64,19 @@ c10::intrusive_ptr<c10d::Store> host_store(const LaunchEnvironment& me, std::chr
   } catch (const std::exception& error) {
     const std::string text = error.what();
     if (text.find("EADDRINUSE") != std::string::npos || text.find("ddress already in use") != std::string::npos) {
-      throw ConfigError("MASTER_PORT=" + std::to_string(me.master_port) + " is in use on this machine, and rank 0 must listen there: set MASTER_PORT to a "
+      throw ConfigError("MASTER_PORT=" + std::to_string(me.master_port) +
+                        " is in use on this machine, and rank 0 must listen there: set MASTER_PORT to a "
                         "free port, or let `accelerate launch --main_process_port 0` choose one.");
     }
-    throw DistributedError("Rank 0 could not listen at " + place(me) + " (MASTER_ADDR and MASTER_PORT): " + text.substr(0, text.find('\n')));
+    throw DistributedError("Rank 0 could not listen at " + place(me) +
+                           " (MASTER_ADDR and MASTER_PORT): " + text.substr(0, text.find('\n')));
   }
 }
 
 /// One attempt to reach rank 0's store and to see it serve this generation. While rank 0 ends an earlier group its old
 /// server may still answer and then go away: that attempt fails, and the next one finds the new server.
-c10::intrusive_ptr<c10d::Store> find_store(const LaunchEnvironment& me, const std::string& prefix, std::chrono::milliseconds patience) {
+c10::intrusive_ptr<c10d::Store> find_store(const LaunchEnvironment& me, const std::string& prefix,
+                                           std::chrono::milliseconds patience) {
   auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, connect(me, patience));
   store->wait({"host"}, patience);
   return store;
@@ -81,7 +84,8 @@ c10::intrusive_ptr<c10d::Store> find_store(const LaunchEnvironment& me, const st
 
 /// c10d's client waits without limit for the first answer of a server that accepts it and says nothing, so the attempt is
 /// made by a thread that can be left behind: the program is about to end with an error then.
-c10::intrusive_ptr<c10d::Store> within(std::chrono::milliseconds patience, std::function<c10::intrusive_ptr<c10d::Store>()> attempt) {
+c10::intrusive_ptr<c10d::Store> within(std::chrono::milliseconds patience,
+                                       std::function<c10::intrusive_ptr<c10d::Store>()> attempt) {
   std::packaged_task<c10::intrusive_ptr<c10d::Store>()> task(std::move(attempt));
   auto store = task.get_future();
   std::thread(std::move(task)).detach();
@@ -115,10 +119,11 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chr
         continue;
       }
       const std::string text = error.what();
-      throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) + " did not find rank 0 at " +
-                             place(me) + " (MASTER_ADDR and MASTER_PORT) within " + std::to_string(patience.count() / 1000.0).substr(0, 5) +
-                             " s: start all processes, and check that the address is that of rank 0's machine and that the port is open. " +
-                             text.substr(0, text.find('\n')));
+      throw DistributedError(
+          "Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) + " did not find rank 0 at " +
+          place(me) + " (MASTER_ADDR and MASTER_PORT) within " + std::to_string(patience.count() / 1000.0).substr(0, 5) +
+          " s: start all processes, and check that the address is that of rank 0's machine and that the port is open. " +
+          text.substr(0, text.find('\n')));
     }
   }
 }

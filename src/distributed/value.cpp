@@ -81,8 +81,8 @@ template <class T>
 const T& Value::as() const {
   if (const T* content = std::get_if<T>(&data_)) return *content;
   const Value wanted{T{}};
-  throw UsageError(std::string("A value of kind ") + to_string(wanted.kind()) + " was asked for, and " + to_string(*this) + " is of kind " +
-                   to_string(kind()) + ".");
+  throw UsageError(std::string("A value of kind ") + to_string(wanted.kind()) + " was asked for, and " + to_string(*this) +
+                   " is of kind " + to_string(kind()) + ".");
 }
 
 template const bool& Value::as<bool>() const;
@@ -140,7 +140,8 @@ std::string to_string(const Value& value) {
     }
     case Value::Kind::dict: {
       std::string text = "{";
-      for (const auto& [name, item] : value.as<StateDict>()) text += (text.size() > 1 ? ", '" : "'") + name + "': " + to_string(item);
+      for (const auto& [name, item] : value.as<StateDict>())
+        text += (text.size() > 1 ? ", '" : "'") + name + "': " + to_string(item);
       return text + "}";
     }
     case Value::Kind::tensor:

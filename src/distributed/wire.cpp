@@ -34,7 +34,8 @@ void put_tensor(std::string& bytes, const at::Tensor& tensor) {
   put<uint8_t>(bytes, tensor.defined());
   if (!tensor.defined()) return;
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
-    throw UsageError("Only dense tensors travel as objects; this one is sparse, quantized or on the meta device. Send its parts.");
+    throw UsageError(
+        "Only dense tensors travel as objects; this one is sparse, quantized or on the meta device. Send its parts.");
   }
   const at::Tensor elements = plain(tensor.cpu());
   put<int8_t>(bytes, static_cast<int8_t>(elements.scalar_type()));
@@ -193,7 +194,8 @@ std::string encode(const Value& value) {
 Value decode(std::string_view bytes) {
   Reader reader(bytes);
   Value value = reader.value(0);
-  if (!reader.at_end()) throw DistributedError("An object arrived with bytes to spare: do all processes run the same version of this program?");
+  if (!reader.at_end())
+    throw DistributedError("An object arrived with bytes to spare: do all processes run the same version of this program?");
   return value;
 }
 

@@ -1,4 +1,4 @@
-#include "accelerate/launch/launch_plan.h"
+#include <accelerate/launch/launch_plan.h>
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 namespace {
@@ -18,12 +18,23 @@ constexpr std::string_view kLoopback = "127.0.0.1";
 
 // What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it
 // belongs to the launch that the launcher is a worker of.
-constexpr std::array kPlaceVariables = {
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME",
-    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
-    "MASTER_ADDR", "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCHELASTIC_ERROR_FILE"};
+constexpr std::array kPlaceVariables = {"RANK",
+                                        "LOCAL_RANK",
+                                        "GROUP_RANK",
+                                        "ROLE_RANK",
+                                        "ROLE_NAME",
+                                        "WORLD_SIZE",
+                                        "LOCAL_WORLD_SIZE",
+                                        "GROUP_WORLD_SIZE",
+                                        "ROLE_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "TORCHELASTIC_RESTART_COUNT",
+                                        "TORCHELASTIC_MAX_RESTARTS",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "TORCHELASTIC_SIGNALS_TO_HANDLE",
+                                        "TORCHELASTIC_ERROR_FILE"};
 
 void check(const LaunchOptions& options) {
   if (options.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
@@ -35,8 +46,8 @@ void check(const LaunchOptions& options) {
     throw UsageError(fmt::format("--main_process_port is {}; give a port from 1 to 65535, or 0 for any free one.", port));
   }
   if (options.num_cpu_threads_per_process && *options.num_cpu_threads_per_process < 1) {
-    throw UsageError(fmt::format("--num_cpu_threads_per_process is {}; at least 1 thread is needed.",
-                                 *options.num_cpu_threads_per_process));
+    throw UsageError(
+        fmt::format("--num_cpu_threads_per_process is {}; at least 1 thread is needed.", *options.num_cpu_threads_per_process));
   }
   constexpr std::array<std::string_view, 4> precisions = {"no", "fp16", "bf16", "fp8"};
   if (std::find(precisions.begin(), precisions.end(), options.mixed_precision) == precisions.end()) {
@@ -55,8 +66,10 @@ int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::
   const int found = machine.find_free_port();
   // Nobody chose the default port, so nobody misses it.
   if (wanted != 0 && options.main_process_port) {
-    notes.push_back(fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there: "
-                                "port {} is used instead.", wanted, found));
+    notes.push_back(
+        fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there: "
+                    "port {} is used instead.",
+                    wanted, found));
   }
   return found;
 }
@@ -72,8 +85,10 @@ int choose_threads(const LaunchOptions& options, const Environment& environment,
       integer_from(environment, {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"});
   const int threads = machine.physical_cores / std::max(1, under_mpi.value_or(*options.num_processes));
   if (threads <= 1) return 1;
-  notes.push_back(fmt::format("Each process gets {} CPU threads, its share of {} cores; "
-                              "--num_cpu_threads_per_process chooses another number.", threads, machine.physical_cores));
+  notes.push_back(
+      fmt::format("Each process gets {} CPU threads, its share of {} cores; "
+                  "--num_cpu_threads_per_process chooses another number.",
+                  threads, machine.physical_cores));
   return threads;
 }
 
@@ -86,9 +101,7 @@ Variables common_variables(const LaunchOptions& options, int processes, int thre
                          {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
                          {"OMP_NUM_THREADS", std::to_string(threads)}};
   if (options.cpu) {
-    variables.insert({{"ACCELERATE_USE_CPU", "True"},
-                      {"KMP_AFFINITY", "granularity=fine,compact,1,0"},
-                      {"KMP_BLOCKTIME", "1"}});
+    variables.insert({{"ACCELERATE_USE_CPU", "True"}, {"KMP_AFFINITY", "granularity=fine,compact,1,0"}, {"KMP_BLOCKTIME", "1"}});
   } else if (processes == 1) {
     // Python says False to a lone process and nothing to several; programs may tell the two apart.
     variables.emplace("ACCELERATE_USE_CPU", "False");

@@ -1,4 +1,4 @@
-#include "accelerate/launch/machine_facts.h"
+#include <accelerate/launch/machine_facts.h>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 #include <thread>
 #include <utility>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 namespace {

@@ -1,4 +1,4 @@
-#include "accelerate/launch/supervisor.h"
+#include <accelerate/launch/supervisor.h>
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 #include "launch/program_path.h"
 #include "launch/terminal_loan.h"
 #include "launch/worker_process.h"
@@ -156,7 +156,9 @@ class Supervisor {
     if (ended_before || !worker.status() || exit_code_of(*worker.status()) == 0 || stopping_) return;
     const auto others = workers_.size() - 1;
     say(fmt::format("rank {} {} after {:.1f} s{}", worker.rank(), describe(*worker.status()), worker.running_time().count(),
-                    others == 0 ? "." : others == 1 ? "; the other rank is stopped." : "; the other ranks are stopped."));
+                    others == 0   ? "."
+                    : others == 1 ? "; the other rank is stopped."
+                                  : "; the other ranks are stopped."));
     stop(SIGTERM, exit_code_of(*worker.status()));
   }
 

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "accelerate/launch/launch_plan.h"
+#include <accelerate/launch/launch_plan.h>
 
 namespace accelerate {
 

@@ -1,6 +1,6 @@
+#include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/collectives.h>
-#include <accelerate/checkpoint/module_state.h>
 #include <accelerate/parallel/model.h>
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
@@ -22,7 +22,8 @@ void check_same_model(const ProcessState& state, const TensorDict& tensors, std:
   std::string difference;
   for (size_t i = 0; i < std::max(mine.size(), main.size()) && difference.empty(); ++i) {
     const std::string here = i < mine.size() ? mine[i] : "nothing", there = i < main.size() ? main[i] : "nothing";
-    if (here != there) difference = "process " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
+    if (here != there)
+      difference = "process " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
   }
   // Every process learns of it, so that none goes on alone.
   for (const auto& report : gather_object(state, std::vector<std::string>{difference}, where)) {
@@ -56,7 +57,8 @@ void ModelCore::before_forward() const {
   if (!state_.use_distributed() || !c10::GradMode::is_enabled()) return;
   for (const auto& parameter : module_->parameters()) {
     if (!parameter.requires_grad()) continue;
-    throw UsageError("This version does not exchange gradients between processes yet, so training on " + std::to_string(state_.num_processes()) +
+    throw UsageError("This version does not exchange gradients between processes yet, so training on " +
+                     std::to_string(state_.num_processes()) +
                      " of them would silently go apart. Run the forward pass under torch::NoGradGuard, or on one process.");
   }
 }

@@ -17,7 +17,8 @@ TEST_F(TogetherExecution, EveryProcessKnowsItsPlace) {
   EXPECT_EQ(accelerator().is_last_process(), rank() == world() - 1);
   EXPECT_EQ(accelerator().local_process_index(), rank());
   EXPECT_EQ(accelerator().use_distributed(), world() > 1);
-  EXPECT_EQ(accelerator().distributed_type(), world() > 1 ? accelerate::DistributedType::multi_cpu : accelerate::DistributedType::no);
+  EXPECT_EQ(accelerator().distributed_type(),
+            world() > 1 ? accelerate::DistributedType::multi_cpu : accelerate::DistributedType::no);
 }
 
 TEST_F(TogetherExecution, WrappedFunctionsRunWhereTheySay) {
@@ -123,7 +124,9 @@ TEST_F(TogetherPrepare, AModelOfAnotherShapeIsNamed) {
     accelerator().prepare(net);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const accelerate::DistributedError& error) {
-    EXPECT_NE(std::string(error.what()).find("process " + std::to_string(world() - 1) + " has 1.weight float32[6, 4] where the main process has 1.weight float32[5, 4]"),
+    EXPECT_NE(std::string(error.what())
+                  .find("process " + std::to_string(world() - 1) +
+                        " has 1.weight float32[6, 4] where the main process has 1.weight float32[5, 4]"),
               std::string::npos)
         << error.what();
   }

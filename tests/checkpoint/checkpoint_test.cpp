@@ -26,13 +26,16 @@ std::string message_of(const std::function<void()>& call) {
   return "no CheckpointError";
 }
 
-std::filesystem::path golden_file(const std::string& name) { return std::filesystem::path(kGoldenFolder) / "checkpoints" / name; }
+std::filesystem::path golden_file(const std::string& name) {
+  return std::filesystem::path(kProjectFolder) / "tests/golden/checkpoints" / name;
+}
 
 TEST(SafetensorsFile, EveryDtypeAndShapeComesBack) {
   TemporaryFolder folder;
   TensorDict saved;
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt,
-                           torch::kLong, torch::kComplexFloat, torch::kFloat8_e4m3fn, torch::kFloat8_e5m2, torch::kUInt16, torch::kUInt32, torch::kUInt64}) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte,
+                           torch::kChar, torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kFloat8_e4m3fn,
+                           torch::kFloat8_e5m2, torch::kUInt16, torch::kUInt32, torch::kUInt64}) {
     saved[c10::toString(dtype)] = torch::arange(6).reshape({2, 3}).to(dtype);
   }
   saved["scalar"] = torch::tensor(1.5);
@@ -88,19 +91,25 @@ TEST(SafetensorsFile, ABadHeaderIsRefusedWithTheTensorsName) {
     std::ofstream(folder / "bad.safetensors", std::ios::binary) << bytes << json << std::string(data, 'x');
     return message_of([&] { load_file(folder / "bad.safetensors"); });
   };
-  const auto entry = [](const std::string& name, const std::string& shape, const std::string& offsets, const std::string& dtype = "F32") {
+  const auto entry = [](const std::string& name, const std::string& shape, const std::string& offsets,
+                        const std::string& dtype = "F32") {
     return "\"" + name + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
   };
-  EXPECT_NE(told("{" + entry("w", "[2]", "[0,8]") + "," + entry("w", "[2]", "[0,8]") + "}", 8).find("two entries for w"), std::string::npos);
-  EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[2]", "[4,12]") + "}", 12).find("b overlaps"), std::string::npos);
-  EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[1]", "[12,16]") + "}", 16).find("b leaves a gap"), std::string::npos);
-  EXPECT_NE(told("{" + entry("w", "[4611686018427387904,4611686018427387904]", "[0,8]") + "}", 8).find("too large"), std::string::npos);
+  EXPECT_NE(told("{" + entry("w", "[2]", "[0,8]") + "," + entry("w", "[2]", "[0,8]") + "}", 8).find("two entries for w"),
+            std::string::npos);
+  EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[2]", "[4,12]") + "}", 12).find("b overlaps"),
+            std::string::npos);
+  EXPECT_NE(told("{" + entry("a", "[2]", "[0,8]") + "," + entry("b", "[1]", "[12,16]") + "}", 16).find("b leaves a gap"),
+            std::string::npos);
+  EXPECT_NE(told("{" + entry("w", "[4611686018427387904,4611686018427387904]", "[0,8]") + "}", 8).find("too large"),
+            std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[0,4611686018427387904,4]", "[0,0]") + "}", 0).find("too large"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[-1]", "[0,8]") + "}", 8).find("negative"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[2]", "[8,0]") + "}", 8).find("w lies at"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[2]", "[0,8]", "F99") + "}", 8).find("unknown dtype F99"), std::string::npos);
   EXPECT_NE(told("{" + entry("w", "[2]", "[0,18446744073709551615]") + "}", 8).find("w lies at"), std::string::npos);
-  EXPECT_NE(told(R"({"w":{"dtype":"F32","dtype":"I8","shape":[1],"data_offsets":[0,4]}})", 4).find("dtype twice"), std::string::npos);
+  EXPECT_NE(told(R"({"w":{"dtype":"F32","dtype":"I8","shape":[1],"data_offsets":[0,4]}})", 4).find("dtype twice"),
+            std::string::npos);
   EXPECT_NE(told(R"({"w":{"shape":[1],"data_offsets":[0,4]}})", 4).find("lacks dtype"), std::string::npos);
   EXPECT_NE(told(R"({"w":[1]})", 4).find("bad.safetensors"), std::string::npos);
   EXPECT_NE(told("{" + std::string(100000, '['), 0).find("bad.safetensors"), std::string::npos);
@@ -111,9 +120,15 @@ TEST(SafetensorsFile, AFileThatCannotBeWrittenLeavesTheOldOneAndNothingElse) {
   save_file({{"w", torch::zeros({2})}}, folder / "kept.safetensors");
   EXPECT_THROW(save_file({{"w", torch::eye(2).to_sparse()}}, folder / "kept.safetensors"), CheckpointError);
   EXPECT_EQ(load_file(folder / "kept.safetensors").at("w").sum().item<double>(), 0);
-  EXPECT_NE(message_of([&] { save_file({{"\xff", torch::zeros({2})}}, folder / "kept.safetensors"); }).find("UTF-8"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              save_file({{"\xff", torch::zeros({2})}}, folder / "kept.safetensors");
+            }).find("UTF-8"),
+            std::string::npos);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-  EXPECT_NE(message_of([&] { save_file({{"w", torch::zeros({2})}}, folder / "absent/x.safetensors"); }).find("absent/x.safetensors"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              save_file({{"w", torch::zeros({2})}}, folder / "absent/x.safetensors");
+            }).find("absent/x.safetensors"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"), std::string::npos);
   std::filesystem::create_directory(folder / "folder.safetensors");
   EXPECT_NE(message_of([&] { load_file(folder / "folder.safetensors"); }).find("not a file"), std::string::npos);
@@ -124,7 +139,8 @@ TEST(ModuleState, NamesAndOrderAreThoseOfPython) {
   torch::nn::Sequential net(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
   std::vector<std::string> names;
   for (const auto& item : accelerate::state_dict(*net)) names.push_back(item.first);
-  EXPECT_EQ(names, (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var",
+                                             "1.num_batches_tracked"}));
 }
 
 TEST(ModuleState, WhatDoesNotFitIsListedAndNothingIsChanged) {
@@ -135,7 +151,9 @@ TEST(ModuleState, WhatDoesNotFitIsListedAndNothingIsChanged) {
   EXPECT_NE(text.find("missing: bias"), std::string::npos) << text;
   EXPECT_NE(text.find("unexpected: stray"), std::string::npos) << text;
   EXPECT_TRUE(torch::equal(net->weight, before));
-  const auto shapes = message_of([&] { accelerate::load_state_dict(*net, {{"weight", torch::zeros({9, 9})}}, {.strict = false}); });
+  const auto shapes = message_of([&] {
+    accelerate::load_state_dict(*net, {{"weight", torch::zeros({9, 9})}}, {.strict = false});
+  });
   EXPECT_NE(shapes.find("weight (float32[9, 9] given, float32[3, 2] in the module)"), std::string::npos) << shapes;
 
   const auto report = accelerate::load_state_dict(*net, state, {.strict = false});
@@ -146,7 +164,8 @@ TEST(ModuleState, WhatDoesNotFitIsListedAndNothingIsChanged) {
 
 TEST(ModuleState, DtypesAreConvertedToTheModules) {
   torch::nn::Linear net(2, 2);
-  accelerate::load_state_dict(*net, {{"weight", torch::full({2, 2}, 0.5, torch::kBFloat16)}, {"bias", torch::ones({2}, torch::kDouble)}});
+  accelerate::load_state_dict(
+      *net, {{"weight", torch::full({2, 2}, 0.5, torch::kBFloat16)}, {"bias", torch::ones({2}, torch::kDouble)}});
   EXPECT_EQ(net->weight.scalar_type(), torch::kFloat);
   EXPECT_EQ(net->weight[0][0].item<float>(), 0.5f);
   EXPECT_TRUE(net->weight.requires_grad());

@@ -23,15 +23,16 @@ class Tally {
  public:
   explicit Tally(std::string title) : title_(std::move(title)) {}
   ~Tally();
-  void held() { ++held_; }
-  void differs(const std::string& name, const std::string& how);
-  /// A difference that docs/python_to_cpp.md lists, with its reason there.
-  void listed(const std::string& reason);
+  /// Counts a case. `listed` is the sentence of docs/python_to_cpp.md by which ours is another on purpose, or nothing; a case
+  /// that holds although it is listed is as wrong as one that does not hold and is not. `gave` says what ours was.
+  void judge(const std::string& name, bool held, const std::string& gave, const std::string& listed = "");
   /// A case that this version has no counterpart for.
   void absent(const std::string& reason) { ++absent_[reason]; }
   int cases() const;
 
  private:
+  void differs(const std::string& name, const std::string& how);
+
   std::string title_;
   int held_ = 0, differing_ = 0;
   std::map<std::string, int> listed_, absent_;
@@ -42,6 +43,8 @@ struct Outcome {
   accelerate::Value value;
   std::string error;
 };
+/// The outcome in words, for `judge`.
+std::string to_string(const Outcome& outcome);
 Outcome outcome_of(const std::function<accelerate::Value()>& call);
 
 }  // namespace golden

@@ -27,9 +27,12 @@ class TogetherGolden : public Together {
     if (op == "utils.reduce") return accelerate::reduce(state(), in);
     if (op == "broadcast") return a.broadcast(in, options.at("from_process").get<int>());
     if (op == "gather_object") return a.gather_object(in);
-    if (op == "split_between_processes") return a.split_between_processes(in, {.apply_padding = options.at("apply_padding").get<bool>()});
+    if (op == "split_between_processes")
+      return a.split_between_processes(in, {.apply_padding = options.at("apply_padding").get<bool>()});
     if (op == "pad_across_processes") {
-      return a.pad_across_processes(in, {.dim = options.value("dim", 0), .pad_index = options.value("pad_index", 0.0), .pad_first = options.value("pad_first", false)});
+      return a.pad_across_processes(in, {.dim = options.value("dim", 0),
+                                         .pad_index = options.value("pad_index", 0.0),
+                                         .pad_first = options.value("pad_first", false)});
     }
     if (op == "broadcast_object_list") {
       a.broadcast_object_list(in, options.at("from_process").get<int>());
@@ -46,7 +49,8 @@ class TogetherGolden : public Together {
   /// Why ours is another result on purpose; docs/python_to_cpp.md has the same sentences.
   static std::string listed_difference(const json& c) {
     const json& in = c.at("in").at(static_cast<size_t>(rank()));
-    if (c.at("op") == "gather_object" && in.at("t") == "str" && world() > 1) return "gather_object of a text is an error, not a list of its letters";
+    if (c.at("op") == "gather_object" && in.at("t") == "str" && world() > 1)
+      return "gather_object of a text is an error, not a list of its letters";
     if (c.at("op") == "split_between_processes" && in.at("t") == "tuple" && c.at("options").at("apply_padding") && world() > 1) {
       return "split_between_processes pads tuples too";
     }
@@ -59,17 +63,13 @@ TEST_F(TogetherGolden, Operations) {
   golden::Tally tally("operations.json, " + std::to_string(world()) + " processes, process 0");
   for (const auto& c : cases) {
     const auto& expected = c.at("out").at(static_cast<size_t>(rank()));
-    const std::string name = c.at("op").get<std::string>() + " " + c.at("options").dump() + " of " + c.at("in").at(static_cast<size_t>(rank())).dump().substr(0, 200);
-    const auto ours = golden::outcome_of([&] { return run(c.at("op"), c.at("options"), golden::value_of(c.at("in").at(static_cast<size_t>(rank())))); });
-    const bool held = expected.contains("error") ? !ours.error.empty() : ours.error.empty() && golden::same(ours.value, golden::value_of(expected));
-    const auto reason = listed_difference(c);
-    if (held && reason.empty()) {
-      tally.held();
-    } else if (!held && !reason.empty()) {
-      tally.listed(reason);
-    } else {
-      tally.differs(name, held ? "held although it is listed as a difference" : "gave " + (ours.error.empty() ? to_string(ours.value) : ours.error) + " instead of " + expected.dump().substr(0, 300));
-    }
+    const std::string name = c.at("op").get<std::string>() + " " + c.at("options").dump() + " of " +
+                             c.at("in").at(static_cast<size_t>(rank())).dump().substr(0, 200);
+    const auto ours = golden::outcome_of(
+        [&] { return run(c.at("op"), c.at("options"), golden::value_of(c.at("in").at(static_cast<size_t>(rank())))); });
+    const bool held = expected.contains("error") ? !ours.error.empty()
+                                                 : ours.error.empty() && golden::same(ours.value, golden::value_of(expected));
+    tally.judge(name, held, to_string(ours) + " instead of " + expected.dump().substr(0, 300), listed_difference(c));
   }
   EXPECT_GT(tally.cases(), 0) << "no cases for " << world() << " processes";
 }
@@ -79,11 +79,13 @@ Value run_local(const json& c, bool& known) {
   const json& options = c.at("options");
   const Value in = golden::value_of(c.at("in"));
   if (op == "find_batch_size") return accelerate::find_batch_size(in);
-  if (op == "slice_tensors") return accelerate::slice_tensors(in, options.at("start").get<int64_t>(), options.at("stop").get<int64_t>());
+  if (op == "slice_tensors")
+    return accelerate::slice_tensors(in, options.at("start").get<int64_t>(), options.at("stop").get<int64_t>());
   if (op == "listify") return accelerate::listify(in);
   if (op == "convert_to_fp32") return accelerate::convert_to_fp32(in);
   if (op == "concatenate") return accelerate::concatenate(in.as<Value::List>());
-  if (op == "pad_input_tensors") return accelerate::pad_input_tensors(in, options.at("batch_size").get<int64_t>(), options.at("num_processes").get<int64_t>());
+  if (op == "pad_input_tensors")
+    return accelerate::pad_input_tensors(in, options.at("batch_size").get<int64_t>(), options.at("num_processes").get<int64_t>());
   known = false;
   return {};
 }
@@ -96,10 +98,10 @@ TEST(Golden, LocalOperations) {
     const auto& expected = c.at("out");
     if (!known) {
       tally.absent(c.at("op").get<std::string>() + " (it prints Python's objects)");
-    } else if (expected.contains("error") ? !ours.error.empty() : ours.error.empty() && golden::same(ours.value, golden::value_of(expected))) {
-      tally.held();
     } else {
-      tally.differs(c.dump().substr(0, 300), "gave " + (ours.error.empty() ? to_string(ours.value) : ours.error));
+      const bool held = expected.contains("error") ? !ours.error.empty()
+                                                   : ours.error.empty() && golden::same(ours.value, golden::value_of(expected));
+      tally.judge(c.dump().substr(0, 300), held, to_string(ours));
     }
   }
   EXPECT_GT(tally.cases(), 0);

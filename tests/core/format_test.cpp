@@ -1,4 +1,4 @@
-#include "accelerate/core/format.h"
+#include <accelerate/core/format.h>
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace {
 

@@ -34,7 +34,12 @@ TEST(LaunchEnvironment, NothingSetIsASingleProcess) {
 }
 
 TEST(LaunchEnvironment, TorchrunComesBeforeTheSchedulerItRunsUnder) {
-  const auto me = read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}});
+  const auto me = read({{"RANK", "1"},
+                        {"WORLD_SIZE", "2"},
+                        {"LOCAL_RANK", "1"},
+                        {"LOCAL_WORLD_SIZE", "2"},
+                        {"SLURM_PROCID", "0"},
+                        {"SLURM_STEP_NUM_TASKS", "1"}});
   EXPECT_EQ(me.launcher, "torchrun");
   EXPECT_EQ(me.process_index, 1);
   EXPECT_EQ(me.num_processes, 2);
@@ -51,7 +56,8 @@ TEST(LaunchEnvironment, OnlyTorchrunsOwnAgentHostsTheStore) {
 }
 
 TEST(LaunchEnvironment, ASlurmStepIsReadAndABatchScriptIsNot) {
-  std::map<std::string, std::string> table = {{"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "6"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "123456"}};
+  std::map<std::string, std::string> table = {
+      {"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "6"}, {"SLURM_LOCALID", "1"}, {"SLURM_JOB_ID", "123456"}};
   EXPECT_FALSE(read(table).launched) << "SLURM_NTASKS alone describes the allocation, not this process";
   table["SLURM_STEP_NUM_TASKS"] = "6";
   table["SLURM_NODEID"] = "2";
@@ -76,8 +82,14 @@ TEST(LaunchEnvironment, ASlurmStepIsReadAndABatchScriptIsNot) {
 }
 
 TEST(LaunchEnvironment, SrunWithAPmiPluginStillKnowsThePlaceOnTheMachine) {
-  const auto me = read({{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}, {"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"},
-                        {"SLURM_NODEID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}, {"MASTER_ADDR", "a"}});
+  const auto me = read({{"PMI_RANK", "3"},
+                        {"PMI_SIZE", "4"},
+                        {"SLURM_PROCID", "3"},
+                        {"SLURM_STEP_NUM_TASKS", "4"},
+                        {"SLURM_LOCALID", "1"},
+                        {"SLURM_NODEID", "1"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
+                        {"MASTER_ADDR", "a"}});
   EXPECT_EQ(me.process_index, 3);
   EXPECT_EQ(me.local_process_index, 1);
   EXPECT_EQ(me.local_num_processes, 2);
@@ -94,8 +106,11 @@ TEST(LaunchEnvironment, MinusOneMeansNotSetAsInPython) {
 }
 
 TEST(LaunchEnvironment, SeveralMachinesNeedAnAddress) {
-  EXPECT_NE(told({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}).find("MASTER_ADDR is not set, and 2 of the 4"), std::string::npos);
-  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}).master_address, "127.0.0.1");
+  EXPECT_NE(told({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}})
+                .find("MASTER_ADDR is not set, and 2 of the 4"),
+            std::string::npos);
+  EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}).master_address,
+            "127.0.0.1");
 }
 
 }  // namespace

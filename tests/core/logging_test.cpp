@@ -1,4 +1,4 @@
-#include "accelerate/core/logging.h"
+#include <accelerate/core/logging.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace {
 
@@ -25,8 +25,12 @@ accelerate::Environment log_table(std::map<std::string, std::string> variables) 
 }
 
 accelerate::Environment rank_table(int rank, int size) {
-  return log_table({{"RANK", std::to_string(rank)}, {"LOCAL_RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)},
-                    {"LOCAL_WORLD_SIZE", std::to_string(size)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  return log_table({{"RANK", std::to_string(rank)},
+                    {"LOCAL_RANK", std::to_string(rank)},
+                    {"WORLD_SIZE", std::to_string(size)},
+                    {"LOCAL_WORLD_SIZE", std::to_string(size)},
+                    {"MASTER_ADDR", "127.0.0.1"},
+                    {"MASTER_PORT", "29500"}});
 }
 
 /// What `body` writes to standard error.
@@ -64,8 +68,11 @@ TEST(Logging, ALineNamesLevelLoggerAndRank) {
 }
 
 TEST(Logging, ALoggerShowsItsLevelAndAbove) {
-  for (const auto& [level, count] : {std::pair{LogLevel::debug, 5}, {LogLevel::info, 4}, {LogLevel::warning, 3},
-                                     {LogLevel::error, 2}, {LogLevel::critical, 1}}) {
+  for (const auto& [level, count] : {std::pair{LogLevel::debug, 5},
+                                     {LogLevel::info, 4},
+                                     {LogLevel::warning, 3},
+                                     {LogLevel::error, 2},
+                                     {LogLevel::critical, 1}}) {
     const std::string text = standard_error_of([&] { log_all_levels(get_logger("x", level, log_table({}))); });
     EXPECT_EQ(std::ranges::count(text, '\n'), count) << text;
     EXPECT_TRUE(text.ends_with("CRITICAL:x:[RANK 0] e\n"));
@@ -85,8 +92,8 @@ TEST(Logging, ABadLevelInTheEnvironmentIsAnErrorThatNamesVariableAndChoices) {
       get_logger("x", {}, log_table({{"ACCELERATE_LOG_LEVEL", value}}));
       FAIL() << value;
     } catch (const accelerate::ConfigError& error) {
-      EXPECT_EQ(std::string(error.what()), "ACCELERATE_LOG_LEVEL is \"" + value +
-                                               "\"; set it to debug, info, warning, error or critical, or unset it");
+      EXPECT_EQ(std::string(error.what()),
+                "ACCELERATE_LOG_LEVEL is \"" + value + "\"; set it to debug, info, warning, error or critical, or unset it");
     }
   }
 }

@@ -1,4 +1,4 @@
-#include "accelerate/core/progress.h"
+#include <accelerate/core/progress.h>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 #include "core/progress_line.h"
 #include "support/terminal.h"
 
@@ -113,8 +113,12 @@ TEST(Progress, ADisabledBarCountsAndPrintsNothing) {
 
 TEST(Progress, OnlyTheFirstProcessOfAMachineShowsTheFreeFunctionsBar) {
   for (const auto& [local_rank, shown] : {std::pair{"0", true}, std::pair{"1", false}}) {
-    const ScopedVariables launched({{"RANK", local_rank}, {"LOCAL_RANK", local_rank}, {"WORLD_SIZE", "2"},
-                                    {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+    const ScopedVariables launched({{"RANK", local_rank},
+                                    {"LOCAL_RANK", local_rank},
+                                    {"WORLD_SIZE", "2"},
+                                    {"LOCAL_WORLD_SIZE", "2"},
+                                    {"MASTER_ADDR", "127.0.0.1"},
+                                    {"MASTER_PORT", "29500"}});
     LogFile log;
     int64_t sum = 0;
     for (int64_t step : accelerate::progress(10, {.file_descriptor = log.fd()})) sum += step;
@@ -275,7 +279,7 @@ TEST(ProgressScreen, ABarNeverWrapsAndFollowsTheWidthOfTheTerminal) {
   bar.set_postfix("a postfix that is long too");
   bar.update(123456);
   accelerate::write_line(terminal.fd(), "narrow");
-  EXPECT_EQ(terminal.screen().line(1), "a description that:  12% 123456/1000000" ) << "the line is cut, its numbers are not";
+  EXPECT_EQ(terminal.screen().line(1), "a description that:  12% 123456/1000000") << "the line is cut, its numbers are not";
   EXPECT_FALSE(terminal.screen().wrapped());
   terminal.resize(25);
   accelerate::write_line(terminal.fd(), "narrower");

@@ -14,8 +14,8 @@ using accelerate::detail::bar_line;
 using accelerate::detail::plain_line;
 using accelerate::detail::ProgressSnapshot;
 
-const ProgressSnapshot kTraining{.description = "training", .count = 40, .total = 100, .elapsed_seconds = 12,
-                                 .per_second = 40.0 / 12, .postfix = "loss=0.5"};
+const ProgressSnapshot kTraining{
+    .description = "training", .count = 40, .total = 100, .elapsed_seconds = 12, .per_second = 40.0 / 12, .postfix = "loss=0.5"};
 
 TEST(ProgressText, ALogLineSaysAllAndHasNoBar) {
   EXPECT_EQ(plain_line(kTraining), "training:  40% 40/100 [00:12<00:18, 3.3it/s, loss=0.5]");

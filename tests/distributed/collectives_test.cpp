@@ -51,8 +51,9 @@ TEST_F(TogetherCollectives, GatherLeavesItsArgumentAlone) {
 }
 
 TEST_F(TogetherCollectives, GatherTakesEveryDtype) {
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt,
-                           torch::kLong, torch::kComplexFloat, torch::kComplexDouble, torch::kFloat8_e4m3fn, torch::kUInt16}) {
+  for (const auto dtype :
+       {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort,
+        torch::kInt, torch::kLong, torch::kComplexFloat, torch::kComplexDouble, torch::kFloat8_e4m3fn, torch::kUInt16}) {
     const auto make = [&](int r) { return torch::full({2, 2}, r % 2, torch::kFloat).to(dtype); };
     const auto all = accelerator().gather(make(rank()));
     EXPECT_EQ(all.scalar_type(), dtype);
@@ -84,7 +85,9 @@ TEST_F(TogetherCollectives, NestedDataKeepsItsTypesAndOrderThreeLevelsDeep) {
 }
 
 TEST_F(TogetherCollectives, AValueIsNestedDataToo) {
-  const auto make = [](int r) { return Value(StateDict{{"x", rows(r)}, {"y", Value::Tuple{rows(r + 1), Value::List{rows(r + 2)}}}}); };
+  const auto make = [](int r) {
+    return Value(StateDict{{"x", rows(r)}, {"y", Value::Tuple{rows(r + 1), Value::List{rows(r + 2)}}}});
+  };
   const Value all = accelerator().gather(make(rank()));
   EXPECT_EQ(all["y"].kind(), Value::Kind::tuple);
   const auto inner = all["y"].as<Value::Tuple>().items[1].as<Value::List>()[0].get<at::Tensor>();
@@ -101,8 +104,8 @@ TEST_F(TogetherCollectives, ReduceAddsAveragesAndTakesTheMaximum) {
 }
 
 TEST_F(TogetherCollectives, ReduceTakesEveryDtypeThatCanBeAdded) {
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kByte, torch::kChar, torch::kShort, torch::kInt, torch::kLong,
-                           torch::kComplexFloat, torch::kComplexDouble}) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kByte, torch::kChar,
+                           torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kComplexDouble}) {
     const auto sum = accelerator().reduce(torch::ones({3}, torch::kFloat).to(dtype));
     EXPECT_EQ(sum.scalar_type(), dtype);
     EXPECT_EQ(torch::real(sum[1].to(torch::kComplexDouble)).item<double>(), world()) << c10::toString(dtype);
@@ -152,11 +155,13 @@ TEST_F(TogetherCollectives, ObjectsOfTheUsersOwnTypesAreGathered) {
     bool operator==(const Score&) const = default;
   };
   std::vector<Score> mine;
-  for (int i = 0; i <= rank(); ++i) mine.push_back({"process " + std::to_string(rank()), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
+  for (int i = 0; i <= rank(); ++i)
+    mine.push_back({"process " + std::to_string(rank()), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
   const auto all = accelerator().gather_object(mine);
   std::vector<Score> expected;
   for (int r = 0; r < world(); ++r) {
-    for (int i = 0; i <= r; ++i) expected.push_back({"process " + std::to_string(r), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
+    for (int i = 0; i <= r; ++i)
+      expected.push_back({"process " + std::to_string(r), i / 2.0, i % 2 ? std::optional(i) : std::nullopt});
   }
   EXPECT_EQ(all, expected);
 
@@ -195,7 +200,8 @@ TEST_F(TogetherCollectives, InputsAreSplitSoThatTheFirstProcessesHaveOneMore) {
   std::vector<int> inputs(17);
   std::iota(inputs.begin(), inputs.end(), 0);
   const auto mine = accelerator().split_between_processes(inputs);
-  const size_t expected = 17 / static_cast<size_t>(world()) + (static_cast<size_t>(rank()) < 17 % static_cast<size_t>(world()) ? 1 : 0);
+  const size_t expected =
+      17 / static_cast<size_t>(world()) + (static_cast<size_t>(rank()) < 17 % static_cast<size_t>(world()) ? 1 : 0);
   EXPECT_EQ(mine.size(), expected);
   EXPECT_EQ(accelerator().gather_object(mine), inputs);
 
@@ -214,7 +220,8 @@ TEST_F(TogetherCollectives, ADictionaryAndATupleAreSplitToo) {
   const Value::Tuple tuple = {1, 2, 3, 4};
   EXPECT_EQ(accelerator().split_between_processes(tuple).items.size(), mine.at("l").as<Value::List>().size());
   const std::map<std::string, Value> map = {{"a", Value::List{1, 2, 3, 4}}, {"b", 7}};
-  EXPECT_EQ(accelerator().split_between_processes(map).at("a").as<Value::List>().size(), tuple.items.size() / static_cast<size_t>(world()) + (rank() < 4 % world() ? 1 : 0));
+  EXPECT_EQ(accelerator().split_between_processes(map).at("a").as<Value::List>().size(),
+            tuple.items.size() / static_cast<size_t>(world()) + (rank() < 4 % world() ? 1 : 0));
 }
 
 TEST_F(TogetherCollectives, ConjugatedAndNegatedViewsTravelAsWhatTheyShow) {
@@ -274,19 +281,29 @@ TEST_F(TogetherCollectives, MisuseIsToldByNameBeforeAnythingTravels) {
     return "nothing was thrown";
   };
   if (world() > 1) {
-    EXPECT_NE(message([&] { accelerator().gather(Value("text")); }).find("gather exchanges dense tensors and was given text 'text'"), std::string::npos);
+    EXPECT_NE(
+        message([&] { accelerator().gather(Value("text")); }).find("gather exchanges dense tensors and was given text 'text'"),
+        std::string::npos);
     EXPECT_NE(message([&] { accelerator().gather(torch::Tensor()); }).find("undefined"), std::string::npos);
     EXPECT_NE(message([&] { accelerator().gather(torch::empty({2}, torch::kMeta)); }).find("meta"), std::string::npos);
     EXPECT_NE(message([&] { accelerator().gather(torch::eye(2).to_sparse()); }).find("sparse"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kInt), Reduction::mean); }).find("int32"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kComplexFloat), Reduction::max); }).find("complex64"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}).to(torch::kFloat8_e5m2)); }).find("float8_e5m2 tensors, which the backend gloo cannot add"), std::string::npos);
+    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kInt), Reduction::mean); }).find("int32"),
+              std::string::npos);
+    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kComplexFloat), Reduction::max); }).find("complex64"),
+              std::string::npos);
+    EXPECT_NE(message([&] {
+                accelerator().reduce(torch::ones({2}).to(torch::kFloat8_e5m2));
+              }).find("float8_e5m2 tensors, which the backend gloo cannot add"),
+              std::string::npos);
     EXPECT_NE(message([&] { accelerator().gather_object(Value("ab")); }).find("list"), std::string::npos);
     const std::map<std::string, std::vector<int>> uneven = {{"a", {1, 2}}, {"b", {1}}};
     EXPECT_NE(message([&] { accelerator().split_between_processes(uneven); }).find("same length"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().split_between_processes(std::vector<int>{}, {.apply_padding = true}); }).find("last element"), std::string::npos);
+    EXPECT_NE(
+        message([&] { accelerator().split_between_processes(std::vector<int>{}, {.apply_padding = true}); }).find("last element"),
+        std::string::npos);
   }
-  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), world()); }).find("from_process=" + std::to_string(world())), std::string::npos);
+  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), world()); }).find("from_process=" + std::to_string(world())),
+            std::string::npos);
   EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), -1); }).find("from_process=-1"), std::string::npos);
   // The group is as good as before.
   accelerator().wait_for_everyone();

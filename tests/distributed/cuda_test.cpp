@@ -14,12 +14,14 @@ TEST_F(TogetherCuda, TheProcessIsOnTheGpuWithNccl) {
   EXPECT_EQ(accelerator().device(), torch::Device(torch::kCUDA, 0));
   EXPECT_EQ(accelerator().distributed_type(), accelerate::DistributedType::multi_gpu);
   EXPECT_EQ(state().backend(), "nccl");
-  EXPECT_EQ(to_string(state()), "Distributed environment: DistributedType.MULTI_GPU  Backend: nccl\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: cuda:0\n");
+  EXPECT_EQ(to_string(state()),
+            "Distributed environment: DistributedType.MULTI_GPU  Backend: nccl\nNum processes: 1\nProcess index: 0\nLocal "
+            "process index: 0\nDevice: cuda:0\n");
 }
 
 TEST_F(TogetherCuda, EveryDtypeIsGatheredAndBroadcastOnTheDevice) {
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt,
-                           torch::kLong, torch::kComplexFloat, torch::kFloat8_e4m3fn}) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte,
+                           torch::kChar, torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kFloat8_e4m3fn}) {
     const auto mine = torch::ones({2, 3}, on_device()).to(dtype).t();
     for (const auto& got : {accelerator().gather(mine), accelerator().broadcast(mine)}) {
       EXPECT_EQ(got.device(), accelerator().device());
@@ -32,8 +34,8 @@ TEST_F(TogetherCuda, EveryDtypeIsGatheredAndBroadcastOnTheDevice) {
 }
 
 TEST_F(TogetherCuda, EveryDtypeThatCanBeAddedIsReducedOnTheDevice) {
-  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kInt,
-                           torch::kLong, torch::kComplexFloat}) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kBool, torch::kByte,
+                           torch::kChar, torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat}) {
     const auto got = accelerator().reduce(torch::ones({3}, on_device()).to(dtype));
     EXPECT_EQ(got.device(), accelerator().device());
     EXPECT_EQ(torch::real(got[0].to(torch::kComplexDouble)).item<double>(), world()) << c10::toString(dtype);
@@ -80,7 +82,8 @@ TEST_F(TogetherCuda, SeedsAndRandomStatesReachTheDevice) {
 }
 
 TEST_F(TogetherCuda, NestedDataIsSentToTheDevice) {
-  const auto sent = accelerate::send_to_device(std::tuple(torch::ones({2}), std::vector{torch::zeros({1})}), accelerator().device(), true);
+  const auto sent =
+      accelerate::send_to_device(std::tuple(torch::ones({2}), std::vector{torch::zeros({1})}), accelerator().device(), true);
   EXPECT_TRUE(std::get<0>(sent).is_cuda());
   EXPECT_TRUE(std::get<1>(sent)[0].is_cuda());
 }

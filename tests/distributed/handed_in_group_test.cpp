@@ -1,7 +1,7 @@
+#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/torch.h>
 
 #include <thread>
 
@@ -20,7 +20,8 @@ void with_groups(const std::function<void(int, c10::intrusive_ptr<c10d::ProcessG
       auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
       options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
       auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, kThreads, options);
-      auto group = with_store ? c10::make_intrusive<c10d::ProcessGroup>(store, rank, kThreads) : c10::make_intrusive<c10d::ProcessGroup>(rank, kThreads);
+      auto group = with_store ? c10::make_intrusive<c10d::ProcessGroup>(store, rank, kThreads)
+                              : c10::make_intrusive<c10d::ProcessGroup>(rank, kThreads);
       group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
       group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
       body(rank, group);

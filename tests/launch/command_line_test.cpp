@@ -2,7 +2,7 @@
 
 #include <fstream>
 
-#include "accelerate/core/version.h"
+#include <accelerate/core/version.h>
 #include "launch/folder.h"
 #include "launch/listener.h"
 #include "support/run_program.h"
@@ -45,8 +45,8 @@ TEST(CommandLine, NamesTheCommandClosestToAnUnknownOne) {
 TEST(LaunchCommandLine, HelpShowsEveryFlagOnceInGroups) {
   const auto result = accelerate_command({"launch", "--help"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const char* flag : {"--cpu", "--num_processes", "--main_process_port", "--num_cpu_threads_per_process",
-                           "--mixed_precision"}) {
+  for (const char* flag :
+       {"--cpu", "--num_processes", "--main_process_port", "--num_cpu_threads_per_process", "--mixed_precision"}) {
     EXPECT_EQ(RunningProgram::occurrences(result.output, std::string("\n  ") + flag), 1) << flag;
   }
   EXPECT_FALSE(contains(result.output, "--num-processes"));
@@ -62,9 +62,10 @@ TEST(LaunchCommandLine, NamesTheFlagClosestToAnUnknownOne) {
 
 TEST(LaunchCommandLine, WrongValuesAreRefusedByTheNameOfTheFlag) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"--num_processes", "two"}, {"--num_processes", "0"},          {"--num_processes", "-1"},
-      {"--num_processes", "2x"},  {"--main_process_port", "123456"}, {"--main_process_port", ""},
-      {"--mixed_precision", "int8"}, {"--num_cpu_threads_per_process", "0"}};
+      {"--num_processes", "two"},        {"--num_processes", "0"},
+      {"--num_processes", "-1"},         {"--num_processes", "2x"},
+      {"--main_process_port", "123456"}, {"--main_process_port", ""},
+      {"--mixed_precision", "int8"},     {"--num_cpu_threads_per_process", "0"}};
   for (const auto& [flag, value] : wrong) {
     const auto result = accelerate_command({"launch", flag, value, "true"});
     EXPECT_EQ(result.exit_code, 2) << flag << " " << value;
@@ -146,9 +147,8 @@ TEST(LaunchCommandLine, AProgramThatIsNotExecutableIsNamed) {
 TEST(LaunchCommandLine, ABusyPortIsReplacedAndNoted) {
   const Listener listener("127.0.0.1");
   const std::string port = std::to_string(listener.port());
-  const auto result =
-      accelerate_command({"launch", "--num_processes", "2", "--main_process_port", port, "sh", "-c",
-                          "test $MASTER_PORT != " + port});
+  const auto result = accelerate_command(
+      {"launch", "--num_processes", "2", "--main_process_port", port, "sh", "-c", "test $MASTER_PORT != " + port});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_TRUE(contains(result.errors, "Port " + port)) << result.errors;
 }

@@ -1,4 +1,4 @@
-#include "accelerate/launch/launch_plan.h"
+#include <accelerate/launch/launch_plan.h>
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "accelerate/core/error.h"
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 namespace {
@@ -87,9 +87,7 @@ TEST(LaunchPlan, WrongValuesAreErrorsThatNameTheFlag) {
   EXPECT_NE(message_of({.mixed_precision = "int8"}).find("--mixed_precision is 'int8'"), std::string::npos);
 }
 
-TEST(LaunchPlan, ALaunchWithoutAProgramIsAnError) {
-  EXPECT_THROW(plan_launch({}, table(), machine()), UsageError);
-}
+TEST(LaunchPlan, ALaunchWithoutAProgramIsAnError) { EXPECT_THROW(plan_launch({}, table(), machine()), UsageError); }
 
 TEST(LaunchPlan, UsesPort29500WhenItIsFree) {
   const LaunchPlan result = plan({.num_processes = 2});
@@ -190,9 +188,14 @@ TEST(LaunchPlan, KeepsNcclErrorHandlingThatTheUserChose) {
 }
 
 TEST(LaunchPlan, ALoneProcessInheritsNoPlaceFromAnotherLaunch) {
-  const auto environment =
-      table({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "1"},
-             {"TORCHELASTIC_RUN_ID", "none"}, {"OMP_NUM_THREADS", "3"}, {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}});
+  const auto environment = table({{"RANK", "1"},
+                                  {"WORLD_SIZE", "2"},
+                                  {"LOCAL_RANK", "1"},
+                                  {"LOCAL_WORLD_SIZE", "2"},
+                                  {"MASTER_PORT", "1"},
+                                  {"TORCHELASTIC_RUN_ID", "none"},
+                                  {"OMP_NUM_THREADS", "3"},
+                                  {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"}});
   const LaunchPlan result = plan({.cpu = true}, machine(), environment);
   const std::set<std::string> removed(result.removed_variables.begin(), result.removed_variables.end());
   EXPECT_EQ(removed, (std::set<std::string>{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT",
@@ -220,12 +223,18 @@ std::optional<LaunchOptions> options_of(const Json& run) {
     std::string flag = flags[i];
     const std::string value = i + 1 < flags.size() && !flags[i + 1].starts_with("--") ? flags[++i] : "";
     if (defaults.contains(value.empty() ? flag : flag + " " + value)) continue;
-    if (flag == "--cpu") options.cpu = true;
-    else if (flag == "--num_processes") options.num_processes = std::stoi(value);
-    else if (flag == "--main_process_port") options.main_process_port = value == "PORT" ? 5000 : std::stoi(value);
-    else if (flag == "--num_cpu_threads_per_process") options.num_cpu_threads_per_process = std::stoi(value);
-    else if (flag == "--mixed_precision") options.mixed_precision = value;
-    else return std::nullopt;
+    if (flag == "--cpu")
+      options.cpu = true;
+    else if (flag == "--num_processes")
+      options.num_processes = std::stoi(value);
+    else if (flag == "--main_process_port")
+      options.main_process_port = value == "PORT" ? 5000 : std::stoi(value);
+    else if (flag == "--num_cpu_threads_per_process")
+      options.num_cpu_threads_per_process = std::stoi(value);
+    else if (flag == "--mixed_precision")
+      options.mixed_precision = value;
+    else
+      return std::nullopt;
   }
   for (const std::string argument : run.at("args")) options.command.push_back(argument);
   return options;

@@ -1,4 +1,4 @@
-#include "accelerate/launch/machine_facts.h"
+#include <accelerate/launch/machine_facts.h>
 
 #include <gtest/gtest.h>
 

@@ -85,8 +85,9 @@ TEST(Terminal, SeveralWorkersFindNoInputInsteadOfHanging) {
 
 TEST(Terminal, ControlCEndsTheLaunch) {
   for (const char* processes : {"1", "2"}) {
-    OnTerminal program(launch(processes, "trap 'echo told; trap - INT; kill -INT $$' INT; echo ready; "
-                                         "while :; do sleep 0.05; done"));
+    OnTerminal program(launch(processes,
+                              "trap 'echo told; trap - INT; kill -INT $$' INT; echo ready; "
+                              "while :; do sleep 0.05; done"));
     program.wait_for("ready");
     program.type("\x03");
     EXPECT_EQ(program.wait(), 130) << program.screen();
@@ -103,7 +104,8 @@ TEST(Terminal, ControlZStopsTheWorkersAndForegroundLetsThemGoOn) {
     const int go = ::open(pipe.c_str(), O_RDWR);
     const std::string worker = "echo $$ > pid${RANK:-0}; echo ready $$; read line < go";
     const std::string job = "cd " + folder.name() + "; set -m; \"$0\" launch --cpu --num_processes " + std::to_string(processes) +
-                            " sh -c '" + worker + "'; for file in pid*; do until grep -q '^State:.T' /proc/$(cat $file)/status; "
+                            " sh -c '" + worker +
+                            "'; for file in pid*; do until grep -q '^State:.T' /proc/$(cat $file)/status; "
                             "do sleep 0.01; done; done; echo all stopped; fg >/dev/null; echo ended with $?";
     OnTerminal shell({"bash", "-c", job, ACCELERATE_CLI});
     shell.wait_for("ready", processes);

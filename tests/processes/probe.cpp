@@ -14,7 +14,9 @@ using accelerate::Accelerator;
 /// Lines of several processes share a pipe: each goes out in one piece.
 void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
 
-std::string who(const Accelerator& accelerator) { return std::to_string(accelerator.process_index()) + " of " + std::to_string(accelerator.num_processes()); }
+std::string who(const Accelerator& accelerator) {
+  return std::to_string(accelerator.process_index()) + " of " + std::to_string(accelerator.num_processes());
+}
 
 int state() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
@@ -25,7 +27,8 @@ int state() {
 int sum() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
   const auto total = accelerator.reduce(torch::tensor({accelerator.process_index() + 1})).item<int64_t>();
-  say("rank " + who(accelerator) + " local " + std::to_string(accelerator.local_process_index()) + " sum " + std::to_string(total));
+  say("rank " + who(accelerator) + " local " + std::to_string(accelerator.local_process_index()) + " sum " +
+      std::to_string(total));
   return 0;
 }
 
@@ -122,7 +125,8 @@ int per_machine() {
     auto first = accelerator.local_main_process_first();
     if (machine == "0" && accelerator.is_local_main_process()) std::this_thread::sleep_for(std::chrono::seconds(1));
     say("machine " + machine + " local " + std::to_string(accelerator.local_process_index()) + " at " +
-        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count()));
+        std::to_string(
+            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count()));
   }
   accelerator.print("printed on machine {}", machine);
   accelerator.wait_for_everyone();
@@ -143,8 +147,11 @@ int threads() {
   std::atomic<int> right = 0;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([rank, &right] {
-      const std::map<std::string, std::string> table = {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(kRanks)}, {"LOCAL_RANK", std::to_string(rank)},
-                                                        {"LOCAL_WORLD_SIZE", std::to_string(kRanks)}, {"MASTER_PORT", std::getenv("MASTER_PORT")}};
+      const std::map<std::string, std::string> table = {{"RANK", std::to_string(rank)},
+                                                        {"WORLD_SIZE", std::to_string(kRanks)},
+                                                        {"LOCAL_RANK", std::to_string(rank)},
+                                                        {"LOCAL_WORLD_SIZE", std::to_string(kRanks)},
+                                                        {"MASTER_PORT", std::getenv("MASTER_PORT")}};
       const accelerate::Environment environment = [table](const std::string& name) {
         const auto found = table.find(name);
         return found == table.end() ? std::nullopt : std::optional(found->second);

@@ -58,10 +58,13 @@ Variables on_cpu(Variables variables) {
   return variables;
 }
 
-ProgramResult probe(const std::string& wish, Variables variables = {}) { return run_program({ACCELERATE_PROBE, wish}, {.environment = on_cpu(std::move(variables))}); }
+ProgramResult probe(const std::string& wish, Variables variables = {}) {
+  return run_program({ACCELERATE_PROBE, wish}, {.environment = on_cpu(std::move(variables))});
+}
 
 ProgramResult launch(int processes, const std::vector<std::string>& program, Variables variables = {}) {
-  std::vector<std::string> command = {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", std::to_string(processes)};
+  std::vector<std::string> command = {ACCELERATE_CLI,           "launch", "--cpu", "--main_process_port", "0", "--num_processes",
+                                      std::to_string(processes)};
   command.insert(command.end(), program.begin(), program.end());
   return run_program(command, {.environment = std::move(variables), .limit = std::chrono::seconds(100)});
 }
@@ -72,7 +75,8 @@ int count(const std::string& text, const std::string& part) { return RunningProg
 std::vector<ProgramResult> probes(const std::string& wish, const std::vector<Variables>& tables) {
   std::vector<std::unique_ptr<RunningProgram>> running;
   for (const auto& table : tables) {
-    running.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_PROBE, wish}, accelerate::testing::RunOptions{.environment = on_cpu(table)}));
+    running.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_PROBE, wish},
+                                                       accelerate::testing::RunOptions{.environment = on_cpu(table)}));
   }
   std::vector<ProgramResult> results;
   for (auto& program : running) results.push_back(program->wait());
@@ -84,7 +88,8 @@ void expect_sum(const std::vector<ProgramResult>& results, const std::string& lo
   for (int rank = 0; rank < size; ++rank) {
     const auto& result = results[static_cast<size_t>(rank)];
     EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-    EXPECT_NE(result.output.find("rank " + std::to_string(rank) + " of " + std::to_string(size)), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("rank " + std::to_string(rank) + " of " + std::to_string(size)), std::string::npos)
+        << result.output;
     EXPECT_NE(result.output.find(" sum " + std::to_string(size * (size + 1) / 2)), std::string::npos) << result.output;
   }
   EXPECT_NE(results.back().output.find("local " + local_of_last), std::string::npos) << results.back().output;
@@ -94,7 +99,8 @@ TEST(Starting, WithoutALauncherAProcessIsAlone) {
   const auto result = probe("state");
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_EQ(result.output,
-            "Distributed environment: DistributedType.NO\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: cpu\n\nMixed precision type: no\n\n");
+            "Distributed environment: DistributedType.NO\nNum processes: 1\nProcess index: 0\nLocal process index: 0\nDevice: "
+            "cpu\n\nMixed precision type: no\n\n");
 }
 
 TEST(Starting, UnderOurLauncherOneToFourProcessesFindEachOther) {
@@ -113,7 +119,8 @@ TEST(Starting, UnderOpenMpiMpichAndMvapichVariablesProcessesFindEachOther) {
   for (const auto& names : launchers) {
     const auto port = port_text();
     std::vector<Variables> tables;
-    for (const char* rank : {"0", "1"}) tables.push_back({{names[0], rank}, {names[1], "2"}, {names[2], rank}, {names[3], "2"}, {"MASTER_PORT", port}});
+    for (const char* rank : {"0", "1"})
+      tables.push_back({{names[0], rank}, {names[1], "2"}, {names[2], rank}, {names[3], "2"}, {"MASTER_PORT", port}});
     expect_sum(probes("sum", tables), "1");
   }
 }
@@ -136,7 +143,8 @@ TEST(Starting, AProgramStartedBySrunJustWorks) {
 }
 
 TEST(Starting, UnderTheRealTorchrunItsAgentHostsTheStore) {
-  const auto result = run_program({ACCELERATE_PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port_text(), "--no_python", ACCELERATE_PROBE, "sum"},
+  const auto result = run_program({ACCELERATE_PYTHON, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port",
+                                   port_text(), "--no_python", ACCELERATE_PROBE, "sum"},
                                   {.environment = {{"ACCELERATE_USE_CPU", "true"}}, .limit = std::chrono::seconds(120)});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(count(result.output, " sum 3\n"), 2) << result.output << result.errors;
@@ -159,33 +167,43 @@ TEST(Starting, AHalfEnvironmentIsToldByTheNameThatIsMissing) {
       {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK=x: expected an integer"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}}, "local rank 3 of 2"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}}, "MASTER_ADDR is not set"},
-      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}, "MASTER_PORT=99999: expected a port"},
-      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no.such.host.invalid"}}, "MASTER_ADDR=no.such.host.invalid cannot be resolved"},
+      {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}},
+       "MASTER_PORT=99999: expected a port"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no.such.host.invalid"}},
+       "MASTER_ADDR=no.such.host.invalid cannot be resolved"},
       {{{"ACCELERATE_MIXED_PRECISION", "bf17"}}, "ACCELERATE_MIXED_PRECISION=bf17: expected one of no, fp16, bf16, fp8"},
       {{{"ACCELERATE_USE_CPU", "maybe"}}, "ACCELERATE_USE_CPU=maybe: expected one of"},
-      {{{"ACCELERATE_TORCH_DEVICE", "meta"}, {"ACCELERATE_USE_CPU", "false"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}, "no backend for meta tensors"},
-      {{{"ACCELERATE_TORCH_DEVICE", "toaster"}, {"ACCELERATE_USE_CPU", "false"}}, "ACCELERATE_TORCH_DEVICE=toaster: expected a device"},
+      {{{"ACCELERATE_TORCH_DEVICE", "meta"}, {"ACCELERATE_USE_CPU", "false"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}},
+       "no backend for meta tensors"},
+      {{{"ACCELERATE_TORCH_DEVICE", "toaster"}, {"ACCELERATE_USE_CPU", "false"}},
+       "ACCELERATE_TORCH_DEVICE=toaster: expected a device"},
       {{{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "0"}}, "ACCELERATE_GRADIENT_ACCUMULATION_STEPS=0: expected"}};
   for (const auto& [variables, expected] : cases) {
     const auto result = probe("state", variables);
     EXPECT_EQ(result.exit_code, 3) << expected;
-    EXPECT_NE(result.output.find(expected), std::string::npos) << "expected " << expected << ", got " << result.output << result.errors;
+    EXPECT_NE(result.output.find(expected), std::string::npos)
+        << "expected " << expected << ", got " << result.output << result.errors;
     EXPECT_LT(result.seconds, 30) << expected;
   }
 }
 
 TEST(Starting, APortInUseIsToldAtOnce) {
   const Occupied occupied;
-  const auto result = probe("state", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", occupied.port()}});
+  const auto result =
+      probe("state", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", occupied.port()}});
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_NE(result.output.find("MASTER_PORT=" + occupied.port() + " is in use"), std::string::npos) << result.output << result.errors;
+  EXPECT_NE(result.output.find("MASTER_PORT=" + occupied.port() + " is in use"), std::string::npos)
+      << result.output << result.errors;
 }
 
 TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
   for (const std::string rank : {"0", "1"}) {
-    const auto result = probe("nobody_comes", {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_PORT", port_text()}});
+    const auto result = probe(
+        "nobody_comes",
+        {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_PORT", port_text()}});
     EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
-    const std::string expected = rank == "0" ? "these ranks did not come within 0 s: 1." : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
+    const std::string expected =
+        rank == "0" ? "these ranks did not come within 0 s: 1." : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
     EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
     EXPECT_LT(result.seconds, 30);
   }
@@ -193,7 +211,9 @@ TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
 
 TEST(Starting, AStrangerOnThePortIsNotWaitedForLongerThanTheTimeout) {
   const Occupied occupied;
-  const auto result = probe("nobody_comes", {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_PORT", occupied.port()}});
+  const auto result = probe(
+      "nobody_comes",
+      {{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}, {"MASTER_PORT", occupied.port()}});
   EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
   EXPECT_NE(result.output.find("did not find rank 0 at 127.0.0.1:" + occupied.port()), std::string::npos) << result.output;
 }
@@ -202,7 +222,9 @@ TEST(Failing, ALostPeerIsToldByEveryoneAndTheGroupStaysUnusable) {
   // Started without a launcher, which would end the survivors before they can tell.
   const auto port = port_text();
   std::vector<Variables> tables;
-  for (const char* rank : {"0", "1", "2"}) tables.push_back({{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", port}});
+  for (const char* rank : {"0", "1", "2"})
+    tables.push_back(
+        {{"RANK", rank}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "3"}, {"MASTER_PORT", port}});
   const auto results = probes("lose_a_peer", tables);
   EXPECT_EQ(results[2].exit_code, 128 + SIGKILL);
   for (int rank : {0, 1}) {
@@ -225,11 +247,19 @@ TEST(Failing, APeerThatNeverCallsIsToldAfterTheTimeout) {
 TEST(Failing, DebugModeTellsWhatEachProcessWanted) {
   const auto result = launch(2, {ACCELERATE_PROBE, "disagree"}, {{"ACCELERATE_DEBUG_MODE", "1"}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  EXPECT_NE(result.output.find("  - Process 0: gather of float32[3, 2]\n  - Process 1: gather of float32[4, 2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 0: reduce of float64[2] by sum\n  - Process 1: reduce of float32[2] by sum"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 1: broadcast of float32[1], float32[2] nested as [tt] from 0"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("  - Process 0: reduce of float32[2] by sum\n  - Process 1: gather of float32[2]"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("pad_across_processes of dimension 1 nested as t, float32 of 1 dimensions"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: gather of float32[3, 2]\n  - Process 1: gather of float32[4, 2]"),
+            std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float64[2] by sum\n  - Process 1: reduce of float32[2] by sum"),
+            std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("  - Process 1: broadcast of float32[1], float32[2] nested as [tt] from 0"), std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("  - Process 0: reduce of float32[2] by sum\n  - Process 1: gather of float32[2]"),
+            std::string::npos)
+      << result.output;
+  EXPECT_NE(result.output.find("pad_across_processes of dimension 1 nested as t, float32 of 1 dimensions"), std::string::npos)
+      << result.output;
   EXPECT_NE(result.output.find("  - Process 1: gather of an undefined tensor"), std::string::npos) << result.output;
   EXPECT_EQ(count(result.output, "nothing was thrown"), 0) << result.output;
   EXPECT_EQ(count(result.output, "sum 2\n"), 2) << result.output;
@@ -238,7 +268,9 @@ TEST(Failing, DebugModeTellsWhatEachProcessWanted) {
 TEST(Failing, AnExceptionOnTheMainProcessIsNotHeldUpByItsPeers) {
   const auto port = port_text();
   std::vector<Variables> tables;
-  for (const char* rank : {"0", "1"}) tables.push_back({{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
+  for (const char* rank : {"0", "1"})
+    tables.push_back(
+        {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", port}});
   const auto results = probes("main_throws", tables);
   EXPECT_EQ(results[0].output, "thrown\n") << results[0].errors;
   EXPECT_LT(results[0].seconds, results[1].seconds) << "the main process went while the other one still worked";
@@ -248,8 +280,14 @@ TEST(Machines, WaitForTheirOwnFirstProcessAndPrintOnceEach) {
   const auto port = port_text();
   std::vector<Variables> tables;
   for (int rank = 0; rank < 4; ++rank) {
-    tables.push_back({{"RANK", std::to_string(rank)}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", std::to_string(rank % 2)}, {"LOCAL_WORLD_SIZE", "2"},
-                      {"GROUP_RANK", std::to_string(rank / 2)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}, {"GLOO_SOCKET_IFNAME", "lo"}});
+    tables.push_back({{"RANK", std::to_string(rank)},
+                      {"WORLD_SIZE", "4"},
+                      {"LOCAL_RANK", std::to_string(rank % 2)},
+                      {"LOCAL_WORLD_SIZE", "2"},
+                      {"GROUP_RANK", std::to_string(rank / 2)},
+                      {"MASTER_ADDR", "127.0.0.1"},
+                      {"MASTER_PORT", port},
+                      {"GLOO_SOCKET_IFNAME", "lo"}});
   }
   const auto results = probes("per_machine", tables);
   std::vector<long long> entered;
@@ -268,7 +306,8 @@ TEST(Logging, InOrderTakesTurns) {
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   std::string lines;
   for (int round = 0; round < 20; ++round) {
-    for (int rank = 0; rank < 3; ++rank) lines += "INFO:turns:[RANK " + std::to_string(rank) + "] round " + std::to_string(round) + "\n";
+    for (int rank = 0; rank < 3; ++rank)
+      lines += "INFO:turns:[RANK " + std::to_string(rank) + "] round " + std::to_string(round) + "\n";
   }
   EXPECT_NE(result.errors.find(lines), std::string::npos) << result.errors;
 }
@@ -285,8 +324,9 @@ TEST(Examples, ExecutionSaysEachLineOnce) {
   for (int n = 1; n <= 4; ++n) {
     const auto result = launch(n, {ACCELERATE_EXAMPLES "/execution"});
     EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-    for (const char* line : {"once per machine\n", "once\n", "once per machine, printed for me\n", "something done once per server\n", "something done once\n",
-                             "something done on the last process\n", "something done on process index 0\n", "something done on index 0 on each server\n"}) {
+    for (const char* line : {"once per machine\n", "once\n", "once per machine, printed for me\n",
+                             "something done once per server\n", "something done once\n", "something done on the last process\n",
+                             "something done on process index 0\n", "something done on index 0 on each server\n"}) {
       EXPECT_EQ(count("\n" + result.output, std::string("\n") + line), 1) << line << result.output;
     }
     EXPECT_EQ(count(result.errors, "training: 100% 100/100"), 1) << result.errors;
@@ -304,7 +344,8 @@ TEST(Examples, DeferringLeavesADatasetAndWeights) {
     EXPECT_TRUE(std::filesystem::exists(folder + "/weights.safetensors"));
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2) << "nothing but the two files is left";
     const auto python = run_program({ACCELERATE_PYTHON, "-c",
-                                     "import sys; from safetensors.numpy import load_file; t = load_file(sys.argv[1]); print(sorted((k, tuple(v.shape)) for k, v in t.items()))",
+                                     "import sys; from safetensors.numpy import load_file; t = load_file(sys.argv[1]); "
+                                     "print(sorted((k, tuple(v.shape)) for k, v in t.items()))",
                                      folder + "/weights.safetensors"});
     EXPECT_EQ(python.output, "[('bias', (4,)), ('weight', (4, 4))]\n") << python.errors;
     std::filesystem::remove_all(folder);

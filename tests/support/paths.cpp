@@ -1,3 +1,3 @@
 #include "support/paths.h"
 
-const char* const kGoldenFolder = ACCELERATE_TEST_GOLDEN;
+const char* const kProjectFolder = ACCELERATE_TEST_PROJECT;

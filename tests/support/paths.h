@@ -1,4 +1,4 @@
 #pragma once
 
-/// Where the golden data lies. In a file of its own, so that the path of a clone is no part of what ccache compares.
-extern const char* const kGoldenFolder;
+/// Where this project lies. In a file of its own, so that the path of a clone is no part of what ccache compares.
+extern const char* const kProjectFolder;

@@ -77,13 +77,15 @@ class RunningProgram {
 
   /// Waits until `text` was written to stdout `count` times.
   void wait_for_output(const std::string& text, int count = 1) const {
-    wait_until("'" + text + "' in: " + output(), [&] { return occurrences(output(), text) >= count; }, options_.limit);
+    wait_until(
+        "'" + text + "' in: " + output(), [&] { return occurrences(output(), text) >= count; }, options_.limit);
   }
 
   /// Waits for the end.
   ProgramResult wait() {
     int status = 0;
-    wait_until("the end of the program", [&] { return result_ || ::waitpid(pid_, &status, WNOHANG) == pid_; }, options_.limit);
+    wait_until(
+        "the end of the program", [&] { return result_ || ::waitpid(pid_, &status, WNOHANG) == pid_; }, options_.limit);
     if (!result_) {
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

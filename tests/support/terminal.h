@@ -83,11 +83,20 @@ class ScreenModel {
     while (std::isdigit(static_cast<unsigned char>(bytes[end]))) ++end;
     const int number = end > at + 2 ? std::stoi(bytes.substr(at + 2, end - at - 2)) : 1;
     switch (bytes[end]) {
-      case 'A': row_ -= static_cast<size_t>(number); break;
-      case 'C': column_ += number; break;
-      case 'J': lines_.resize(row_ + 1); [[fallthrough]];
-      case 'K': std::fill(cells().begin() + column_, cells().end(), ""); break;
-      default: ADD_FAILURE() << "unknown escape " << bytes.substr(at + 1, end - at);
+      case 'A':
+        row_ -= static_cast<size_t>(number);
+        break;
+      case 'C':
+        column_ += number;
+        break;
+      case 'J':
+        lines_.resize(row_ + 1);
+        [[fallthrough]];
+      case 'K':
+        std::fill(cells().begin() + column_, cells().end(), "");
+        break;
+      default:
+        ADD_FAILURE() << "unknown escape " << bytes.substr(at + 1, end - at);
     }
     return end - at + 1;
   }

@@ -20,8 +20,10 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::cout << "[process " << rank_ << "] " << (test ? std::string(test->test_suite_name()) + "." + test->name() : "outside a test") << "\n"
-              << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number() << ": " << result.message() << std::endl;
+    std::cout << "[process " << rank_ << "] "
+              << (test ? std::string(test->test_suite_name()) + "." + test->name() : "outside a test") << "\n"
+              << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number() << ": " << result.message()
+              << std::endl;
   }
 
  private:
@@ -32,7 +34,9 @@ class FailuresOnly : public ::testing::EmptyTestEventListener {
 
 accelerate::Accelerator& Together::accelerator() {
   // Long enough for a loaded machine, short enough to end a test in which processes fell out of step.
-  if (!shared_accelerator) shared_accelerator = std::make_unique<accelerate::Accelerator>(accelerate::AcceleratorOptions{.timeout = std::chrono::seconds(60)});
+  if (!shared_accelerator)
+    shared_accelerator =
+        std::make_unique<accelerate::Accelerator>(accelerate::AcceleratorOptions{.timeout = std::chrono::seconds(60)});
   return *shared_accelerator;
 }
 

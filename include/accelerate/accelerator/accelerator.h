@@ -65,7 +65,8 @@ class Accelerator {
     return accelerate::broadcast(state_, std::move(data), from_process, where);
   }
   template <Nested T>
-  T pad_across_processes(T data, const PadOptions& options = {}, std::source_location where = std::source_location::current()) const {
+  T pad_across_processes(T data, const PadOptions& options = {},
+                         std::source_location where = std::source_location::current()) const {
     return accelerate::pad_across_processes(state_, std::move(data), options, where);
   }
   template <class T>
@@ -73,7 +74,8 @@ class Accelerator {
     return accelerate::gather_object(state_, objects, where);
   }
   template <class T>
-  void broadcast_object_list(T& objects, int from_process = 0, std::source_location where = std::source_location::current()) const {
+  void broadcast_object_list(T& objects, int from_process = 0,
+                             std::source_location where = std::source_location::current()) const {
     accelerate::broadcast_object_list(state_, objects, from_process, where);
   }
   template <class T>
@@ -109,7 +111,9 @@ class Accelerator {
 
   // --- Waiting -----------------------------------------------------------------------------------------------------------
   void wait_for_everyone(std::source_location where = std::source_location::current()) const { state_.wait_for_everyone(where); }
-  FirstScope main_process_first(std::source_location where = std::source_location::current()) const { return state_.main_process_first(where); }
+  FirstScope main_process_first(std::source_location where = std::source_location::current()) const {
+    return state_.main_process_first(where);
+  }
   FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const {
     return state_.local_main_process_first(where);
   }
@@ -122,7 +126,8 @@ class Accelerator {
   /// Prints a line on the first process of each machine: `print("epoch {} loss {:.3f}", epoch, loss)`.
   template <Formattable... Arguments>
   void print(std::string_view pattern, const Arguments&... arguments) const {
-    if (is_local_main_process()) print_line(format_arguments(pattern, std::array<FormatArgument, sizeof...(Arguments)>{FormatArgument(arguments)...}));
+    if (is_local_main_process())
+      print_line(format_arguments(pattern, std::array<FormatArgument, sizeof...(Arguments)>{FormatArgument(arguments)...}));
   }
   /// A loop with a progress bar, shown on the first process of each machine.
   [[nodiscard]] ProgressRange<CountRange> progress(int64_t count, ProgressOptions options = {}) const {

@@ -18,8 +18,8 @@ template <typename T>
 concept Text = std::convertible_to<const T&, std::string_view> || std::convertible_to<const T&, std::string>;
 
 template <typename T>
-concept Integer = std::integral<T> && sizeof(T) <= sizeof(int64_t) && !std::same_as<T, wchar_t> &&
-                  !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
+concept Integer = std::integral<T> && sizeof(T) <= sizeof(int64_t) && !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> &&
+                  !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
 
 template <typename T>
 concept HasToString = requires(const T& value) {

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "accelerate/core/format.h"
-#include "accelerate/core/launch_environment.h"
+#include <accelerate/core/format.h>
+#include <accelerate/core/launch_environment.h>
 
 namespace accelerate {
 

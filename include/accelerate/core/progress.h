@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "accelerate/core/format.h"
+#include <accelerate/core/format.h>
 
 namespace accelerate {
 
@@ -135,7 +135,9 @@ class ProgressRange {
  public:
   /// Shows a bar unless `options` disable it: whether this process is the one to show is the caller's to say.
   ProgressRange(Range&& range, ProgressOptions options) : range_(std::forward<Range>(range)), options_(std::move(options)) {
-    if constexpr (requires { { std::size(range_) } -> std::convertible_to<int64_t>; }) {
+    if constexpr (requires {
+                    { std::size(range_) } -> std::convertible_to<int64_t>;
+                  }) {
       if (!options_.total) options_.total = static_cast<int64_t>(std::size(range_));
     }
   }

@@ -72,7 +72,8 @@ T reduce(const ProcessState& state, T data, Reduction reduction = Reduction::mea
 /// The tensors of process `from_process`, on every process; there the result is what was given. Shapes and dtypes must be
 /// the same everywhere.
 template <Nested T>
-T broadcast(const ProcessState& state, T data, int from_process = 0, std::source_location where = std::source_location::current()) {
+T broadcast(const ProcessState& state, T data, int from_process = 0,
+            std::source_location where = std::source_location::current()) {
   detail::broadcast(state, detail::leaves_of(data), from_process, where);
   return data;
 }
@@ -97,7 +98,8 @@ std::vector<T> gather_object(const ProcessState& state, const std::vector<T>& ob
   return all;
 }
 /// The same for a Value, which must be a list.
-Value gather_object(const ProcessState& state, const Value& objects, std::source_location where = std::source_location::current());
+Value gather_object(const ProcessState& state, const Value& objects,
+                    std::source_location where = std::source_location::current());
 
 /// Replaces the objects in `objects` by those of process `from_process`.
 template <Object T>

@@ -10,17 +10,15 @@ namespace accelerate::detail {
 /// Stands for a value of any type, to ask how many an aggregate can be made of.
 struct AnyField {
   template <class T>
-    requires(!std::is_lvalue_reference_v<T>)
-  constexpr operator T&&() const&& noexcept;
+  requires(!std::is_lvalue_reference_v<T>) constexpr operator T&&() const&& noexcept;
   template <class T>
-    requires(std::is_copy_constructible_v<T>)
-  constexpr operator T&() const& noexcept;
+  requires(std::is_copy_constructible_v<T>) constexpr operator T&() const& noexcept;
 };
 
 template <class T, size_t... I>
 constexpr bool made_of(std::index_sequence<I...>) {
-  return requires { T{std::declval<const AnyField&>(), (static_cast<void>(I), std::declval<const AnyField&>())...}; } ||
-         requires { T{std::declval<AnyField>(), (static_cast<void>(I), std::declval<AnyField>())...}; };
+  return requires { T{std::declval<const AnyField&>(), (static_cast<void>(I), std::declval<const AnyField&>())...}; }
+  || requires { T{std::declval<AnyField>(), (static_cast<void>(I), std::declval<AnyField>())...}; };
 }
 
 constexpr size_t kMostFields = 16;

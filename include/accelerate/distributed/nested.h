@@ -33,7 +33,7 @@ concept MapLike = requires(T& t) {
   t.end();
 };
 template <class T>
-concept SequenceLike = !MapLike<T> && !TextLike<T> && requires(T& t) {
+concept SequenceLike = !MapLike<T> && !TextLike<T> && requires(T & t) {
   typename T::value_type;
   t.begin();
   t.end();
@@ -43,7 +43,9 @@ struct is_optional : std::false_type {};
 template <class T>
 struct is_optional<std::optional<T>> : std::true_type {};
 template <class T>
-concept TupleLike = !SequenceLike<T> && requires { std::tuple_size<T>::value; };
+concept TupleLike = !SequenceLike<T> && requires {
+  std::tuple_size<T>::value;
+};
 
 void collect(Value& value, Leaves& leaves);
 void collect(StateDict& dict, Leaves& leaves);
@@ -114,9 +116,8 @@ constexpr bool may_hold_tensors() {
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return may_hold_tensors<typename T::value_type>();
   } else if constexpr (TupleLike<T>) {
-    return []<size_t... I>(std::index_sequence<I...>) {
-      return (may_hold_tensors<std::tuple_element_t<I, T>>() || ...);
-    }(std::make_index_sequence<std::tuple_size_v<T>>());
+    return []<size_t... I>(std::index_sequence<I...>) { return (may_hold_tensors<std::tuple_element_t<I, T>>() || ...); }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
   } else {
     return false;
   }

@@ -18,17 +18,16 @@ concept TextMap = MapLike<T> && OwnedText<typename T::key_type>;
 
 template <class T>
 constexpr bool is_object() {
-  if constexpr (std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || std::is_same_v<T, at::Tensor> || std::is_arithmetic_v<T> || std::is_enum_v<T> || OwnedText<T> ||
-                PlainStruct<T>) {
+  if constexpr (std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || std::is_same_v<T, at::Tensor> ||
+                std::is_arithmetic_v<T> || std::is_enum_v<T> || OwnedText<T> || PlainStruct<T>) {
     return true;
   } else if constexpr (MapLike<T>) {
     return is_object<typename T::key_type>() && is_object<typename T::mapped_type>();
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return is_object<typename T::value_type>();
   } else if constexpr (TupleLike<T>) {
-    return []<size_t... I>(std::index_sequence<I...>) {
-      return (is_object<std::tuple_element_t<I, T>>() && ...);
-    }(std::make_index_sequence<std::tuple_size_v<T>>());
+    return []<size_t... I>(std::index_sequence<I...>) { return (is_object<std::tuple_element_t<I, T>>() && ...); }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
   } else {
     return false;
   }
@@ -116,9 +115,8 @@ T from_value(const Value& value) {
     return sequence;
   } else if constexpr (detail::TupleLike<T>) {
     const auto& items = detail::items_of(value, std::tuple_size_v<T>);
-    return [&]<size_t... I>(std::index_sequence<I...>) {
-      return T{from_value<std::tuple_element_t<I, T>>(items[I])...};
-    }(std::make_index_sequence<std::tuple_size_v<T>>());
+    return [&]<size_t... I>(std::index_sequence<I...>) { return T{from_value<std::tuple_element_t<I, T>>(items[I])...}; }
+    (std::make_index_sequence<std::tuple_size_v<T>>());
   } else if constexpr (detail::is_optional<T>::value) {
     return value.is_none() ? T() : T(from_value<typename T::value_type>(value));
   } else {

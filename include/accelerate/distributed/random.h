@@ -26,7 +26,8 @@ enum class RngType { torch, cuda, generator };
 const char* to_string(RngType type);
 
 /// Gives every process the random state of the main process. `generator` is the one meant by RngType::generator.
-void synchronize_rng_states(const ProcessState& state, const std::vector<RngType>& types, std::optional<at::Generator> generator = {},
+void synchronize_rng_states(const ProcessState& state, const std::vector<RngType>& types,
+                            std::optional<at::Generator> generator = {},
                             std::source_location where = std::source_location::current());
 
 }  // namespace accelerate

@@ -65,8 +65,7 @@ class Value {
   template <std::same_as<bool> T>
   Value(T truth) : data_(truth) {}
   template <std::integral T>
-    requires(!std::same_as<T, bool> && !std::same_as<T, char>)
-  Value(T number) : data_(static_cast<int64_t>(number)) {}
+  requires(!std::same_as<T, bool> && !std::same_as<T, char>) Value(T number) : data_(static_cast<int64_t>(number)) {}
   template <std::floating_point T>
   Value(T number) : data_(static_cast<double>(number)) {}
   Value(const char* text) : data_(std::string(text)) {}
@@ -89,7 +88,8 @@ class Value {
       return as<T>();
     } else if constexpr (std::integral<T>) {
       const int64_t number = as<int64_t>();
-      if (static_cast<int64_t>(static_cast<T>(number)) != number || (std::unsigned_integral<T> && number < 0)) throw_out_of_range(number);
+      if (static_cast<int64_t>(static_cast<T>(number)) != number || (std::unsigned_integral<T> && number < 0))
+        throw_out_of_range(number);
       return static_cast<T>(number);
     } else {
       static_assert(std::floating_point<T>, "a Value holds bool, numbers, text, lists, tuples, dictionaries and tensors");

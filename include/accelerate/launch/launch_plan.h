@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "accelerate/core/launch_environment.h"
-#include "accelerate/launch/machine_facts.h"
+#include <accelerate/core/launch_environment.h>
+#include <accelerate/launch/machine_facts.h>
 
 namespace accelerate {
 

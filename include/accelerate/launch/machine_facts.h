@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "accelerate/core/launch_environment.h"
+#include <accelerate/core/launch_environment.h>
 
 namespace accelerate {
 

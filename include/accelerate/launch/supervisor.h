@@ -1,6 +1,6 @@
 #pragma once
 
-#include "accelerate/launch/launch_plan.h"
+#include <accelerate/launch/launch_plan.h>
 
 namespace accelerate {
 

@@ -8,3 +8,16 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <exception>
+#include <string>
+
+namespace accelerate {
+
+/// What c10d says went wrong, without the stack of C++ frames that it appends.
+inline std::string words_of(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find("\nException raised from"));
+}
+
+}  // namespace accelerate

@@ -20,8 +20,12 @@ std::string place(std::source_location where) { return std::string(where.file_na
 
 at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kByte)); }
 
-/// What c10d says, without its stack of C++ frames.
-std::string first_lines(const std::string& text) { return text.substr(0, text.find("\nException raised from")); }
+/// c10d notes a group's first exchange in a table of the whole process without a lock (2.11), so groups used by several
+/// threads start theirs one at a time.
+std::mutex& starting() {
+  static std::mutex mutex;
+  return mutex;
+}
 
 void shut_down(c10d::Backend& backend) noexcept {
   try {
@@ -98,7 +102,7 @@ void Communicator::guarded(const char* call, std::source_location where, Action&
   } catch (const UsageError&) {
     throw;  // nothing has been exchanged
   } catch (const std::exception& error) {
-    fail(call, where, first_lines(error.what()));
+    fail(call, where, words_of(error));
   }
 }
 
@@ -106,10 +110,8 @@ template <class Start>
 void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, Start&& start) {
   guarded(call, where, [&] {
     c10d::Backend& backend = backend_for(device);
-    // c10d notes a group's first exchange in a table of the whole process without a lock (2.11), so groups used by several
-    // threads start theirs one at a time. Only gloo: it starts without waiting for anybody, which NCCL does not.
-    static std::mutex starting;
-    std::unique_lock lock(starting, std::defer_lock);
+    // Only gloo: it starts without waiting for anybody, which NCCL does not.
+    std::unique_lock lock(starting(), std::defer_lock);
     if (&backend == cpu_backend_.get()) lock.lock();
     auto work = start(backend);
     if (lock) lock.unlock();
@@ -203,12 +205,16 @@ void Communicator::signal(const std::string& key) noexcept {
   }
 }
 
-void Communicator::wait_for(const std::string& key, const char* call, std::source_location where) {
+int Communicator::next_scope(const char* call) {
   if (!parts_.store) {
     throw UsageError(
         std::string(call) +
-        " needs the store that the processes met in, and the process group handed in has none: construct it with one.");
+        " needs the store that the processes met in, and the process group handed in has none: " + "construct it with one.");
   }
+  return scopes_++;
+}
+
+void Communicator::wait_for(const std::string& key, const char* call, std::source_location where) {
   guarded(call, where, [&] { parts_.store->wait({key}, parts_.timeout); });
 }
 

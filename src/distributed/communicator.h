@@ -50,8 +50,9 @@ class Communicator {
   /// The bytes of `from`, on every rank.
   std::string broadcast_bytes(std::string_view bytes, int from, const char* call, std::source_location where);
 
-  /// The number of the next scope of this kind: the same on every rank, since all enter scopes in the same order.
-  int next_scope() { return scopes_++; }
+  /// The number of the next scope: the same on every rank, since all enter scopes in the same order. UsageError, naming
+  /// `call`, when there is no store to signal through.
+  int next_scope(const char* call);
   /// Sets a key that others wait for. Never throws.
   void signal(const std::string& key) noexcept;
   void wait_for(const std::string& key, const char* call, std::source_location where);

@@ -91,9 +91,8 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
     // One that was done early and left again would cut off those that are still connecting.
     meet(me, *parts.store, "connected", patience);
   } catch (const std::exception& error) {
-    const std::string text = error.what();
     throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) +
-                           " could not connect to its peers: " + text.substr(0, text.find("\nException raised from")));
+                           " could not connect to its peers: " + words_of(error));
   }
   return parts;
 }
@@ -185,7 +184,7 @@ void ProcessState::wait_for_everyone(std::source_location where) const {
 FirstScope ProcessState::main_process_first(std::source_location where) const {
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
-  const std::string key = "first/" + std::to_string(peers->next_scope());
+  const std::string key = "first/" + std::to_string(peers->next_scope("main_process_first"));
   if (is_main_process()) return {peers, key};
   peers->wait_for(key, "main_process_first", where);
   return {nullptr, ""};
@@ -194,7 +193,7 @@ FirstScope ProcessState::main_process_first(std::source_location where) const {
 FirstScope ProcessState::local_main_process_first(std::source_location where) const {
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
-  const std::string key = "first/" + facts_->me.machine + "/" + std::to_string(peers->next_scope());
+  const std::string key = "first/" + facts_->me.machine + "/" + std::to_string(peers->next_scope("local_main_process_first"));
   if (is_local_main_process()) return {peers, key};
   peers->wait_for(key, "local_main_process_first", where);
   return {nullptr, ""};

@@ -62,14 +62,13 @@ c10::intrusive_ptr<c10d::Store> host_store(const LaunchEnvironment& me, std::chr
   try {
     return c10::make_intrusive<c10d::TCPStore>(me.master_address, store_options(me, true, patience));
   } catch (const std::exception& error) {
-    const std::string text = error.what();
+    const std::string text = words_of(error);
     if (text.find("EADDRINUSE") != std::string::npos || text.find("ddress already in use") != std::string::npos) {
       throw ConfigError("MASTER_PORT=" + std::to_string(me.master_port) +
                         " is in use on this machine, and rank 0 must listen there: set MASTER_PORT to a "
                         "free port, or let `accelerate launch --main_process_port 0` choose one.");
     }
-    throw DistributedError("Rank 0 could not listen at " + place(me) +
-                           " (MASTER_ADDR and MASTER_PORT): " + text.substr(0, text.find('\n')));
+    throw DistributedError("Rank 0 could not listen at " + place(me) + " (MASTER_ADDR and MASTER_PORT): " + text);
   }
 }
 
@@ -118,12 +117,11 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chr
         std::this_thread::sleep_for(kRetryPause);
         continue;
       }
-      const std::string text = error.what();
       throw DistributedError(
           "Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) + " did not find rank 0 at " +
           place(me) + " (MASTER_ADDR and MASTER_PORT) within " + std::to_string(patience.count() / 1000.0).substr(0, 5) +
           " s: start all processes, and check that the address is that of rank 0's machine and that the port is open. " +
-          text.substr(0, text.find('\n')));
+          words_of(error));
     }
   }
 }

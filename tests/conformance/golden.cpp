@@ -120,9 +120,7 @@ void Tally::judge(const std::string& name, bool held, const std::string& gave, c
   ++listed_[listed];
 }
 
-std::string to_string(const Outcome& outcome) {
-  return outcome.error.empty() ? to_string(outcome.value) : outcome.error;
-}
+std::string to_string(const Outcome& outcome) { return outcome.error.empty() ? to_string(outcome.value) : outcome.error; }
 
 int Tally::cases() const {
   int sum = held_ + differing_;

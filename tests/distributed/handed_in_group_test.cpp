@@ -77,9 +77,7 @@ TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
   with_groups(
       [](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
         accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
-        if (rank != 0) {
-          EXPECT_THROW(accelerator.main_process_first(), accelerate::UsageError);
-        }
+        EXPECT_THROW(accelerator.main_process_first(), accelerate::UsageError) << rank;
         accelerator.wait_for_everyone();
       },
       false);

@@ -16,13 +16,15 @@ export ACCELERATE_MAKE_BEGAN := $(shell date +%s)
 export PRESET JOBS PREFIX
 
 .DEFAULT_GOAL := help
-.PHONY: help quicktour test golden soak install bench format clean setup build
+.PHONY: help quicktour test golden soak install bench format clean setup configure build
 
 help: ## list these targets
 	@echo "Accelerate for C++. PRESET=$(PRESET) JOBS=$(JOBS) PREFIX=$(PREFIX) can be set on the command line."
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name does; do printf '  make %-10s %s\n' "$$name" "$$does"; done
 
-quicktour: build ## install what is missing, build, and run a program on two CPU processes
+quicktour: configure ## install what is missing, build, and run a program on two CPU processes
+	@echo "== build: the library, the command line and one example, $(JOBS) compilers at a time (two or three minutes when cold)"
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target accelerate_cli execution
 	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution"
 	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution
 
@@ -54,8 +56,11 @@ clean: ## remove what was built; build/venv (LibTorch and the Python peers) stay
 setup: ## Debian packages, LibTorch and the Python peers, as far as they are missing
 	@scripts/setup
 
-build: setup ## configure and build PRESET
-	@echo "== build: $(BUILD) with $(JOBS) compilers at a time (minutes when cold, seconds when ccache is warm)"
+configure: setup
+	@echo "== configure: $(BUILD)"
 	@rm -f $(CCACHE_STATSLOG)
 	@cmake --preset $(PRESET)
+
+build: configure ## build all of PRESET
+	@echo "== build: $(BUILD) with $(JOBS) compilers at a time (minutes when cold, seconds when ccache is warm)"
 	@cmake --build --preset $(PRESET) -j $(JOBS)

@@ -48,7 +48,7 @@ bench: setup ## build the benchmarks with preset release and run them
 
 format: ## clang-format our own sources in place
 	@command -v clang-format >/dev/null || { echo "error: clang-format is not installed (Debian: apt-get install clang-format)." >&2; exit 1; }
-	@git ls-files --cached --others --exclude-standard '*.h' '*.cpp' | xargs -r clang-format -i
+	@git ls-files --cached --others --exclude-standard '*.h' '*.cpp' ':!examples' | xargs -r clang-format -i
 
 clean: ## remove what was built; build/venv (LibTorch and the Python peers) stays
 	@find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} + 2>/dev/null || true

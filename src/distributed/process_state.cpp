@@ -3,6 +3,7 @@
 #include <accelerate/distributed/process_state.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "core/pipe_signal.h"
 #include "distributed/communicator.h"
 #include "distributed/nccl.h"
 #include "distributed/rendezvous.h"
@@ -67,6 +68,7 @@ void meet(const LaunchEnvironment& me, c10d::Store& store, const std::string& st
 }
 
 GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& options, at::Device device) {
+  const WithoutPipeSignal for_their_threads;
   GroupParts parts;
   parts.timeout = options.timeout.value_or(kGlooTimeout);
   const std::chrono::milliseconds patience = std::min<std::chrono::milliseconds>(parts.timeout, kRendezvousPatience);

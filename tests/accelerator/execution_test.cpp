@@ -1,5 +1,6 @@
 #include <torch/torch.h>
 
+#include <csignal>
 #include <fstream>
 
 #include "support/together.h"
@@ -97,6 +98,25 @@ TEST_F(TogetherExecution, PrintFormatsAndRefusesABadPattern) {
   accelerator().print("as it is: {}");
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "epoch 3 loss 0.123 bf16 text\nas it is: {}\n");
   EXPECT_THROW(accelerator().print("{} {}", 1), accelerate::UsageError);
+}
+
+TEST_F(TogetherExecution, APeersDeathCannotEndThisProcessBySigpipe) {
+  accelerator().wait_for_everyone();
+  constexpr unsigned long long kPipe = 1ull << (SIGPIPE - 1);
+  int gloo_threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name, line;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name != "pt_gloo_runloop") continue;
+    ++gloo_threads;
+    std::ifstream status(task.path() / "status");
+    while (std::getline(status, line) && !line.starts_with("SigBlk:")) continue;
+    EXPECT_TRUE(std::stoull(line.substr(7), nullptr, 16) & kPipe) << line;
+  }
+  EXPECT_EQ(gloo_threads > 0, world() > 1);
+  sigset_t mine;
+  pthread_sigmask(SIG_BLOCK, nullptr, &mine);
+  EXPECT_FALSE(sigismember(&mine, SIGPIPE)) << "the program's own threads keep what they had";
 }
 
 class TogetherPrepare : public Together {};

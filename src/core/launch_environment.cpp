@@ -148,9 +148,9 @@ int master_port(const Environment& environment, const std::string& launcher) {
   }
   // Jobs and steps of one user share a node: a port of its own for each, the same on all ranks.
   if (launcher == "Slurm") {
-    return 20000 + (integer_from(environment, {"SLURM_JOB_ID"}).value_or(0) % 10000 +
-                    integer_from(environment, {"SLURM_STEP_ID"}).value_or(0) % 10000) %
-                       10000;
+    // Not integer_from: an interactive step has a number beyond int.
+    const auto number = [&](const char* name) { return parse_integer(environment(name).value_or("0")).value_or(0) % 10000; };
+    return static_cast<int>(20000 + (number("SLURM_JOB_ID") + number("SLURM_STEP_ID")) % 10000);
   }
   return 29500;
 }

@@ -71,6 +71,9 @@ TEST(LaunchEnvironment, ASlurmStepIsReadAndABatchScriptIsNot) {
   EXPECT_EQ(me.master_address, "gpu03");
   EXPECT_EQ(me.master_port, 20000 + 3456);
   EXPECT_EQ(me.machine, "node1");
+  table["SLURM_STEP_ID"] = "4294967290";
+  EXPECT_EQ(read(table).master_port, 20000 + (3456 + 7290) % 10000) << "an interactive step, whose number is beyond int";
+  table.erase("SLURM_STEP_ID");
   table["SLURM_STEP_NODELIST"] = "alpha,beta[1-2]";
   EXPECT_EQ(read(table).master_address, "alpha");
   table["MASTER_ADDR"] = "10.0.0.1";

@@ -6,6 +6,7 @@
 
 #include "core/file.h"
 #include "core/safetensors_header.h"
+#include "distributed/logbook.h"
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 
@@ -70,6 +71,7 @@ SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tenso
 }  // namespace
 
 void save_file(const TensorDict& tensors, const std::filesystem::path& path) {
+  const Busy busy("save_file", path.string());
   require_safetensors(path);
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back(describe_entry(name, tensor));
@@ -85,6 +87,7 @@ void save_file(const TensorDict& tensors, const std::filesystem::path& path) {
 }
 
 TensorDict load_file(const std::filesystem::path& path, c10::Device device) {
+  const Busy busy("load_file", path.string());
   require_safetensors(path);
   const InputFile file(path);
   std::string start(std::min<uint64_t>(8, file.size()), '\0');

@@ -14,10 +14,13 @@
 
 namespace accelerate {
 
-/// What c10d says went wrong, without the stack of C++ frames that it appends.
+/// What c10d says went wrong, without the place in its own sources, its advice, and the stack of C++ frames that it appends.
 inline std::string words_of(const std::exception& error) {
-  const std::string text = error.what();
-  return text.substr(0, text.find("\nException raised from"));
+  std::string text = error.what();
+  text = text.substr(0, text.find("\nException raised from"));
+  text = text.substr(0, text.find(" This is typically caused by"));
+  const auto place_end = text.starts_with("[/") ? text.find("] ") : std::string::npos;
+  return place_end == std::string::npos ? text : text.substr(place_end + 2);
 }
 
 }  // namespace accelerate

@@ -44,17 +44,7 @@ std::string describe_leaves(const detail::Leaves& leaves) {
 /// mistake, so that one that is made by some of them only is an error on all. `problem` is this process's own mistake.
 template <class Describe>
 void agree(const ProcessState& state, const char* call, Describe what, const std::string& problem, std::source_location where) {
-  if (state.debug()) {
-    const std::string mine = std::string(call) + " of " + (problem.empty() ? what() : problem);
-    const auto all = state.communicator()->all_gather_bytes(mine, call, where);
-    if (!std::all_of(all.begin(), all.end(), [&](const std::string& other) { return other == all.front(); })) {
-      std::string story = std::string(call) +
-                          " cannot run: the processes do not agree on what to exchange. Make shapes equal, for example with "
-                          "pad_across_processes.";
-      for (size_t rank = 0; rank < all.size(); ++rank) story += "\n  - Process " + std::to_string(rank) + ": " + all[rank];
-      throw DistributedError(story);
-    }
-  }
+  if (state.debug()) state.communicator()->agree(call, problem.empty() ? what() : problem, where);
   if (!problem.empty()) throw UsageError(std::string(call) + " exchanges dense tensors and was given " + problem + ".");
 }
 
@@ -261,6 +251,7 @@ void pad_across_processes(const ProcessState& state, const Leaves& leaves, const
 
 std::vector<Value::List> gather_lists(const ProcessState& state, const Value::List& mine, std::source_location where) {
   if (!state.communicator()) return {mine};
+  if (state.debug()) state.communicator()->agree("gather_object", "a list", where);
   std::vector<Value::List> lists;
   for (const auto& bytes : state.communicator()->all_gather_bytes(encode(mine), "gather_object", where)) {
     lists.push_back(std::move(decode(bytes).as<Value::List>()));
@@ -271,6 +262,7 @@ std::vector<Value::List> gather_lists(const ProcessState& state, const Value::Li
 Value::List broadcast_list(const ProcessState& state, const Value::List& mine, int from_process, std::source_location where) {
   check_rank(state, from_process, "broadcast_object_list");
   if (!state.communicator()) return mine;
+  if (state.debug()) state.communicator()->agree("broadcast_object_list", "a list from " + std::to_string(from_process), where);
   // Every process encodes, also what it then drops: a list that cannot be sent is an error on all of them.
   const auto bytes = state.communicator()->broadcast_bytes(encode(mine), from_process, "broadcast_object_list", where);
   return state.process_index() == from_process ? mine : decode(bytes).as<Value::List>();

@@ -3,8 +3,11 @@
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+
+#include "distributed/bounded.h"
 
 namespace accelerate {
 namespace {
@@ -15,6 +18,11 @@ constexpr int64_t kInlineBytes = 1024 - static_cast<int64_t>(sizeof(int64_t));
 
 /// How long the process that serves the store waits at its end for the others to reach theirs.
 constexpr std::chrono::seconds kHostPatience{30};
+/// And how often it looks whether there is anybody left to wait for.
+constexpr std::chrono::milliseconds kHostLook{500};
+
+/// How long a rank that waits for a key sleeps before it looks again: at first, and at most.
+constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{20000};
 
 std::string place(std::source_location where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
 
@@ -25,6 +33,13 @@ at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOption
 std::mutex& starting() {
   static std::mutex mutex;
   return mutex;
+}
+
+c10::intrusive_ptr<c10d::Work> start_broadcast(c10d::Backend& backend, const at::Tensor& tensor, int from) {
+  c10d::BroadcastOptions options;
+  options.rootRank = from;
+  std::vector<at::Tensor> tensors = {tensor};
+  return backend.broadcast(tensors, options);
 }
 
 void shut_down(c10d::Backend& backend) noexcept {
@@ -49,24 +64,51 @@ Communicator::Communicator(GroupParts parts)
 }
 
 Communicator::~Communicator() {
-  if (!parts_.owned) return;
-  // Gloo and NCCL end before the store they met in.
-  if (parts_.device_backend) shut_down(*parts_.device_backend);
-  parts_.device_backend.reset();
-  cpu_backend_.reset();
-  parts_.group.reset();
-  if (size_ == 1) return;
-  signal("end/" + std::to_string(rank_));
-  // Nor does an exception on its way out of here wait for anybody.
-  if (!parts_.hosts_store || failed_ || std::uncaught_exceptions() > exceptions_before_) return;
-  // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go.
+  const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
+  // Before any connection is closed, so that whoever sees it closed sees why.
+  if (logbook_) logbook_->end(failed_ || unwinding ? Ending::failed : Ending::finished);
+  if (parts_.owned) {
+    // Gloo and NCCL end before the store they met in.
+    if (parts_.device_backend) shut_down(*parts_.device_backend);
+    parts_.device_backend.reset();
+    cpu_backend_.reset();
+    parts_.group.reset();
+    // Nobody waits for the end of a group that failed.
+    if (size_ > 1 && !failed_) signal("end/" + std::to_string(rank_));
+    // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go. But an
+    // exception on its way out of here waits for nobody.
+    if (size_ > 1 && parts_.hosts_store && !failed_ && !unwinding) serve_until_all_have_ended();
+  }
+}
+
+void Communicator::serve_until_all_have_ended() noexcept {
   std::vector<std::string> ends;
   for (int rank = 0; rank < size_; ++rank) ends.push_back("end/" + std::to_string(rank));
-  try {
-    parts_.store->wait(ends, kHostPatience);
-  } catch (const std::exception&) {
-    // Someone died or hangs. The launcher tells who; here there is nothing left to serve.
+  const auto deadline = std::chrono::steady_clock::now() + kHostPatience;
+  while (std::chrono::steady_clock::now() < deadline) {
+    try {
+      return parts_.store->wait(ends, kHostLook);
+    } catch (const std::exception&) {
+      // Not yet. Who died will never say so.
+      if (detective_ && detective_->nobody_is_left()) return;
+    }
   }
+}
+
+void Communicator::watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where) {
+  if (size_ == 1) return;
+  auto logbook = std::make_shared<Logbook>();
+  const auto card = ProcessCard::of_this_process(machine, logbook->descriptor());
+  DetectiveParts parts{.rank = rank_, .logbook = logbook, .store = parts_.store, .threshold = threshold};
+  for (const auto& bytes : all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", where)) {
+    if (bytes.size() != sizeof(card)) fail("joining", where, "a peer is of another version of this library");
+    std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
+  }
+  detective_ = std::make_shared<Detective>(std::move(parts));
+  // Who leaves at once must not be gone before the others hold its notes.
+  barrier(where);
+  Busy::belongs_to(logbook);
+  logbook_ = std::move(logbook);
 }
 
 std::string Communicator::backend_name(at::DeviceType device) { return backend_for(device).getBackendName(); }
@@ -83,7 +125,9 @@ c10d::Backend& Communicator::backend_for(at::DeviceType device) {
 
 void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
   std::string story = std::string(call) + " at " + place(where) + " failed on rank " + std::to_string(rank_) + " of " +
-                      std::to_string(size_) + ": " + reason;
+                      std::to_string(size_) + ": ";
+  story += detective_ ? detective_->explain(reason) + "\nThe backend's words: " + reason : reason;
+  if (logbook_) logbook_->end(Ending::failed);
   {
     const std::lock_guard lock(story_mutex_);
     if (!failed_.exchange(true)) story_ = story;
@@ -92,23 +136,27 @@ void Communicator::fail(const char* call, std::source_location where, const std:
 }
 
 template <class Action>
-void Communicator::guarded(const char* call, std::source_location where, Action&& action) {
+void Communicator::guarded(const char* call, std::source_location where, const at::Tensor* exchanged, Action&& action) {
   if (failed_) {
     const std::lock_guard lock(story_mutex_);
     throw DistributedError(std::string(call) + " at " + place(where) + " cannot run: the group is unusable since " + story_);
   }
+  const int64_t number = logbook_ ? logbook_->enter(call, where, exchanged) : 0;
   try {
     action();
   } catch (const UsageError&) {
+    if (logbook_) logbook_->leave(number);
     throw;  // nothing has been exchanged
   } catch (const std::exception& error) {
     fail(call, where, words_of(error));
   }
+  if (logbook_) logbook_->leave(number);
 }
 
 template <class Start>
-void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, Start&& start) {
-  guarded(call, where, [&] {
+void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared,
+                            Start&& start) {
+  guarded(call, where, compared, [&] {
     c10d::Backend& backend = backend_for(device);
     // Only gloo: it starts without waiting for anybody, which NCCL does not.
     std::unique_lock lock(starting(), std::defer_lock);
@@ -119,17 +167,50 @@ void Communicator::exchange(at::DeviceType device, const char* call, std::source
   });
 }
 
+void Communicator::agree(const char* call, const std::string& what, std::source_location where) {
+  // The place is told and not compared: the same call may stand in two branches of an if.
+  const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + place(where), call, where);
+  const auto field = [](const std::string& wish, int number) {
+    size_t begin = 0;
+    while (number-- > 0) begin = wish.find('\n', begin) + 1;
+    return wish.substr(begin, wish.find('\n', begin) - begin);
+  };
+  const auto all_have_the_same = [&](int number) {
+    return std::all_of(wishes.begin(), wishes.end(),
+                       [&](const auto& wish) { return field(wish, number) == field(wishes.front(), number); });
+  };
+  const bool same_call = all_have_the_same(0);
+  if (same_call && all_have_the_same(1)) return;
+  std::string story = std::string(call) + " at " + place(where) + " cannot run: ";
+  story +=
+      same_call
+          ? "the processes do not agree on what to exchange. Make shapes and dtypes equal, for example with pad_across_processes."
+          : "the processes make different calls. All must make the same calls in the same order.";
+  for (size_t rank = 0; rank < wishes.size(); ++rank) {
+    const std::string& wish = wishes[rank];
+    story += "\n  - Process " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
+             field(wish, 1) + " at " + field(wish, 2);
+  }
+  throw DistributedError(story);
+}
+
 void Communicator::barrier(std::source_location where) {
-  exchange(at::kCPU, "wait_for_everyone", where, [](c10d::Backend& backend) { return backend.barrier(); });
+  exchange(at::kCPU, "wait_for_everyone", where, nullptr, [](c10d::Backend& backend) { return backend.barrier(); });
 }
 
 void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
-  exchange(input.device().type(), call, where, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  exchange(input.device().type(), call, where, &input,
+           [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+}
+
+// Objects: what one rank sends may be longer than what another does.
+void Communicator::gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
+  exchange(at::kCPU, call, where, nullptr, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call,
                               std::source_location where) {
-  exchange(tensor.device().type(), call, where, [&](c10d::Backend& backend) {
+  exchange(tensor.device().type(), call, where, &tensor, [&](c10d::Backend& backend) {
     c10d::AllreduceOptions options;
     options.reduceOp = operation;
     std::vector<at::Tensor> tensors = {tensor};
@@ -138,12 +219,12 @@ void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType oper
 }
 
 void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where) {
-  exchange(tensor.device().type(), call, where, [&](c10d::Backend& backend) {
-    c10d::BroadcastOptions options;
-    options.rootRank = from;
-    std::vector<at::Tensor> tensors = {tensor};
-    return backend.broadcast(tensors, options);
-  });
+  exchange(tensor.device().type(), call, where, &tensor,
+           [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
+}
+
+void Communicator::send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where) {
+  exchange(at::kCPU, call, where, nullptr, [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, const char* call, std::source_location where) {
@@ -153,7 +234,7 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
   at::Tensor mine = byte_buffer(width), all = byte_buffer(width * size_);
   std::memcpy(mine.data_ptr(), &length, sizeof(length));
   std::memcpy(mine.data_ptr<uint8_t>() + header, bytes.data(), static_cast<size_t>(std::min(length, kInlineBytes)));
-  all_gather(all, mine, call, where);
+  gather_bytes(all, mine, call, where);
 
   std::vector<int64_t> lengths(static_cast<size_t>(size_));
   std::vector<std::string> result(static_cast<size_t>(size_));
@@ -170,7 +251,7 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
 
   at::Tensor large = byte_buffer(longest), larges = byte_buffer(longest * size_);
   std::memcpy(large.data_ptr(), bytes.data(), bytes.size());
-  all_gather(larges, large, call, where);
+  gather_bytes(larges, large, call, where);
   for (int rank = 0; rank < size_; ++rank) {
     result[rank].assign(reinterpret_cast<const char*>(larges.data_ptr<uint8_t>() + rank * longest),
                         static_cast<size_t>(lengths[rank]));
@@ -186,14 +267,14 @@ std::string Communicator::broadcast_bytes(std::string_view bytes, int from, cons
     std::memcpy(buffer.data_ptr(), &length, sizeof(length));
     std::memcpy(buffer.data_ptr<uint8_t>() + header, bytes.data(), static_cast<size_t>(std::min(length, kInlineBytes)));
   }
-  broadcast(buffer, from, call, where);
+  send_bytes(buffer, from, call, where);
   std::memcpy(&length, buffer.data_ptr(), sizeof(length));
   if (length <= kInlineBytes)
     return {reinterpret_cast<const char*>(buffer.data_ptr<uint8_t>() + header), static_cast<size_t>(length)};
 
   at::Tensor large = byte_buffer(length);
   if (rank_ == from) std::memcpy(large.data_ptr(), bytes.data(), bytes.size());
-  broadcast(large, from, call, where);
+  send_bytes(large, from, call, where);
   return {reinterpret_cast<const char*>(large.data_ptr<uint8_t>()), static_cast<size_t>(length)};
 }
 
@@ -214,8 +295,26 @@ int Communicator::next_scope(const char* call) {
   return scopes_++;
 }
 
-void Communicator::wait_for(const std::string& key, const char* call, std::source_location where) {
-  guarded(call, where, [&] { parts_.store->wait({key}, parts_.timeout); });
+void Communicator::pass(const char* call, std::source_location where) {
+  guarded(call, where, nullptr, [] {});
+}
+
+void Communicator::wait_for(const std::string& key, int from, const char* call, std::source_location where) {
+  guarded(call, where, nullptr, [&] {
+    // Looks at the processes first: a client that meets a dead host fills the screen with stack frames.
+    const auto poll = [key, from, store = parts_.store, detective = detective_, limit = parts_.timeout] {
+      const auto deadline = std::chrono::steady_clock::now() + limit;
+      for (auto pause = kFirstPause; std::chrono::steady_clock::now() < deadline; pause = std::min(2 * pause, kLongestPause)) {
+        if (detective && detective->someone_died()) throw std::runtime_error("A process of this machine is dead.");
+        const bool left = detective && detective->has_left(from);  // asked before the key, which is set before leaving
+        if (store->check({key})) return;
+        if (left) throw std::runtime_error("Process " + std::to_string(from) + ", which it waits for, will not come.");
+        std::this_thread::sleep_for(pause);
+      }
+      throw std::runtime_error("Timed out after " + std::to_string(limit.count()) + " ms.");
+    };
+    within(parts_.timeout + std::chrono::seconds(1), "Timed out: the store that rank 0 serves does not answer.", poll);
+  });
 }
 
 }  // namespace accelerate

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "distributed/c10d_compat.h"
+#include "distributed/detective.h"
 
 namespace accelerate {
 
@@ -40,6 +41,14 @@ class Communicator {
   int size() const { return size_; }
   std::string backend_name(at::DeviceType device);
 
+  /// From now on calls are written down, and one that waits longer than `threshold` (zero: none) is told. Every rank calls it.
+  /// `machine` is the same text on every process of a machine.
+  void watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where);
+
+  /// Debug mode: tells the others what this rank is about to do. DistributedError, on all of them and with a line for each, when
+  /// it is not the same everywhere; nothing else has been exchanged then, and the group stays usable.
+  void agree(const char* call, const std::string& what, std::source_location where);
+
   void barrier(std::source_location where);
   /// `output` holds the `input` of each rank, one after the other.
   void all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
@@ -55,15 +64,23 @@ class Communicator {
   int next_scope(const char* call);
   /// Sets a key that others wait for. Never throws.
   void signal(const std::string& key) noexcept;
-  void wait_for(const std::string& key, const char* call, std::source_location where);
+  /// Waits for a key that rank `from` sets.
+  void wait_for(const std::string& key, int from, const char* call, std::source_location where);
+  /// Writes down that this rank has passed a scope that it need not wait for.
+  void pass(const char* call, std::source_location where);
+  /// The first rank of this machine, as far as it is known.
+  int first_here() const { return detective_ ? detective_->first_here() : 0; }
 
  private:
-  /// Calls `action`. What it throws is told as `call` at `where`, now and by every later call.
+  /// Calls `action`. What it throws is told as `call` at `where`, now and by every later call. `exchanged` may be null.
   template <class Action>
-  void guarded(const char* call, std::source_location where, Action&& action);
-  /// Starts an exchange on the backend of `device` and waits for its end.
+  void guarded(const char* call, std::source_location where, const at::Tensor* exchanged, Action&& action);
+  /// Starts an exchange on the backend of `device` and waits for its end. `compared`: shape and dtype must agree on all ranks.
   template <class Start>
-  void exchange(at::DeviceType device, const char* call, std::source_location where, Start&& start);
+  void exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared, Start&& start);
+  void gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
+  void send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where);
+  void serve_until_all_have_ended() noexcept;
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
   c10d::Backend& backend_for(at::DeviceType device);
 
@@ -75,6 +92,8 @@ class Communicator {
   std::atomic<bool> failed_ = false;
   std::mutex story_mutex_;
   std::string story_;
+  std::shared_ptr<Logbook> logbook_;
+  std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
 };
 
 }  // namespace accelerate

@@ -3,6 +3,8 @@
 #include <accelerate/distributed/process_state.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <charconv>
+
 #include "core/pipe_signal.h"
 #include "distributed/communicator.h"
 #include "distributed/nccl.h"
@@ -25,6 +27,20 @@ at::Device named_device(const std::string& text) {
   } catch (const std::exception&) {
     throw ConfigError("ACCELERATE_TORCH_DEVICE=" + text + ": expected a device such as cpu, cuda or cuda:1.");
   }
+}
+
+/// When a call that waits is told.
+std::chrono::milliseconds hang_threshold(const Environment& environment) {
+  constexpr const char* kVariable = "ACCELERATE_HANG_WARNING_SECONDS";
+  const auto text = environment(kVariable);
+  if (!text) return std::chrono::seconds(30);
+  double seconds = -1;
+  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+  // A year is as good as never, and fits.
+  if (problem != std::errc() || end != text->data() + text->size() || !(seconds >= 0) || seconds > 3.2e7) {
+    throw ConfigError(std::string(kVariable) + "=" + *text + ": expected a number of seconds, or 0 for no warnings.");
+  }
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
 /// The device of this process. CPU processes of a group are all on "cpu:0", as in Python.
@@ -165,6 +181,7 @@ ProcessState::ProcessState(ProcessStateOptions options) {
   if (facts->me.launched) {
     if (!borrowed) facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options, facts->device));
     facts->backend = facts->communicator->backend_name(facts->device.type());
+    facts->communicator->watch(facts->me.machine, hang_threshold(options.environment), std::source_location::current());
     facts->type = facts->device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
   }
   facts_ = std::move(facts);
@@ -180,15 +197,20 @@ bool ProcessState::debug() const { return facts_->debug; }
 const std::shared_ptr<Communicator>& ProcessState::communicator() const { return facts_->communicator; }
 
 void ProcessState::wait_for_everyone(std::source_location where) const {
-  if (facts_->communicator) facts_->communicator->barrier(where);
+  if (!facts_->communicator) return;
+  if (facts_->debug) facts_->communicator->agree("wait_for_everyone", "", where);
+  facts_->communicator->barrier(where);
 }
 
 FirstScope ProcessState::main_process_first(std::source_location where) const {
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
   const std::string key = "first/" + std::to_string(peers->next_scope("main_process_first"));
-  if (is_main_process()) return {peers, key};
-  peers->wait_for(key, "main_process_first", where);
+  if (is_main_process()) {
+    peers->pass("main_process_first", where);
+    return {peers, key};
+  }
+  peers->wait_for(key, 0, "main_process_first", where);
   return {nullptr, ""};
 }
 
@@ -196,8 +218,11 @@ FirstScope ProcessState::local_main_process_first(std::source_location where) co
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
   const std::string key = "first/" + facts_->me.machine + "/" + std::to_string(peers->next_scope("local_main_process_first"));
-  if (is_local_main_process()) return {peers, key};
-  peers->wait_for(key, "local_main_process_first", where);
+  if (is_local_main_process()) {
+    peers->pass("local_main_process_first", where);
+    return {peers, key};
+  }
+  peers->wait_for(key, peers->first_here(), "local_main_process_first", where);
   return {nullptr, ""};
 }
 

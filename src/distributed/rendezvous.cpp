@@ -3,12 +3,12 @@
 #include <accelerate/core/error.h>
 #include <netdb.h>
 
-#include <functional>
-#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <tuple>
+
+#include "distributed/bounded.h"
 
 namespace accelerate {
 namespace {
@@ -81,18 +81,7 @@ c10::intrusive_ptr<c10d::Store> find_store(const LaunchEnvironment& me, const st
   return store;
 }
 
-/// c10d's client waits without limit for the first answer of a server that accepts it and says nothing, so the attempt is
-/// made by a thread that can be left behind: the program is about to end with an error then.
-c10::intrusive_ptr<c10d::Store> within(std::chrono::milliseconds patience,
-                                       std::function<c10::intrusive_ptr<c10d::Store>()> attempt) {
-  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> task(std::move(attempt));
-  auto store = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (store.wait_for(patience + kRetryPause) != std::future_status::ready) {
-    throw std::runtime_error("Nothing there answered as rank 0 would.");
-  }
-  return store.get();
-}
+constexpr const char* kSilence = "Nothing there answered as rank 0 would.";
 
 }  // namespace
 
@@ -103,7 +92,8 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chr
   check_address(me);
   const auto deadline = Clock::now() + patience;
   if (me.process_index == 0) {
-    auto tcp = me.agent_hosts_store ? within(patience, [=] { return connect(me, patience); }) : host_store(me, patience);
+    auto tcp = me.agent_hosts_store ? within(patience + kRetryPause, kSilence, [=] { return connect(me, patience); })
+                                    : host_store(me, patience);
     auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, tcp);
     store->set("host", std::vector<uint8_t>{1});
     return store;
@@ -111,7 +101,7 @@ c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chr
   for (;;) {
     const auto left = std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()), kRetryPause);
     try {
-      return within(left, [=] { return find_store(me, prefix, left); });
+      return within(left + kRetryPause, kSilence, [=] { return find_store(me, prefix, left); });
     } catch (const std::exception& error) {
       if (Clock::now() + kRetryPause < deadline) {
         std::this_thread::sleep_for(kRetryPause);

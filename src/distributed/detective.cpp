@@ -1,0 +1,273 @@
+#include "distributed/detective.h"
+
+#include <accelerate/core/progress.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <set>
+
+#include "distributed/bounded.h"
+
+namespace accelerate {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// How often a watcher looks at its own rank, at most.
+constexpr std::chrono::milliseconds kTick = 1s;
+/// How long answers of other machines are waited for; they look at the store once a second.
+constexpr std::chrono::milliseconds kAnswers = 3s;
+/// How long the kernel may take to show that a process whose connections are closed is dead.
+constexpr std::chrono::milliseconds kCause = 1s;
+
+/// A thread of ours takes no signal away from the program's own threads.
+class WithoutSignals {
+ public:
+  WithoutSignals() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  WithoutSignals(const WithoutSignals&) = delete;
+  WithoutSignals& operator=(const WithoutSignals&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+bool is_out(const RankReport& report) {
+  return report.presence == Presence::gone || (report.entry && report.entry->ending != Ending::none);
+}
+
+void enter_into(std::vector<RankReport>& reports, const NumberedReports& found) {
+  for (const auto& [rank, report] : found) {
+    if (rank >= 0 && rank < static_cast<int64_t>(reports.size())) reports[static_cast<size_t>(rank)] = report;
+  }
+}
+
+/// Whether the reports hold what can break a connection.
+bool names_a_cause(const std::vector<RankReport>& reports) {
+  return std::any_of(reports.begin(), reports.end(), [](const RankReport& report) {
+    return is_out(report) || report.presence == Presence::silent || report.presence == Presence::unknown;
+  });
+}
+
+}  // namespace
+
+/// The ranks that run where this one does. Shared with a thread that may be left behind.
+struct Detective::Machine {
+  std::vector<ProcessCard> cards;
+  /// By rank; null for ranks of other machines.
+  std::vector<std::shared_ptr<Logbook>> logbooks;
+
+  explicit Machine(const DetectiveParts& parts) : cards(parts.cards) {
+    const auto& me = cards[static_cast<size_t>(parts.rank)];
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
+      const bool own = static_cast<int>(rank) == parts.rank;
+      std::shared_ptr<Logbook> logbook = own ? parts.logbook : nullptr;
+      if (!own && cards[rank].machine == me.machine)
+        logbook = Logbook::of_peer(cards[rank].pid, static_cast<int>(cards[rank].descriptor));
+      logbooks.push_back(std::move(logbook));
+    }
+  }
+
+  bool has(size_t rank) const { return logbooks[rank] != nullptr; }
+
+  RankReport report(size_t rank) const {
+    // First the process, then its notes: what it wrote before it ended is then seen.
+    RankReport report{.presence = presence_of(cards[rank]), .pid = cards[rank].pid};
+    report.entry = logbooks[rank]->read();
+    return report;
+  }
+
+  size_t first() const {
+    size_t rank = 0;
+    while (!has(rank)) ++rank;
+    return rank;
+  }
+
+  LogbookPage& first_page() const { return logbooks[first()]->page(); }
+
+  /// For all ranks of this machine.
+  void tell(std::string story) const {
+    story.resize(std::min(story.size(), LogbookPage::kStory));
+    std::copy_n(story.c_str(), story.size() + 1, first_page().story.begin());
+    first_page().told = true;
+  }
+
+  /// The story that another machine tells, unless this one is about to tell its own.
+  void hear(const std::string& story, int rank) const {
+    int32_t nobody = 0;
+    if (first_page().teller.compare_exchange_strong(nobody, rank + 1)) tell(story);
+  }
+
+  NumberedReports reports() const {
+    NumberedReports found;
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
+      if (has(rank)) found.emplace_back(static_cast<int64_t>(rank), report(rank));
+    }
+    return found;
+  }
+
+  /// One rank that runs of every other machine.
+  std::vector<int64_t> one_of_each_other(const std::vector<RankReport>& found) const {
+    std::vector<int64_t> ranks;
+    std::set<uint64_t> seen;
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
+      const bool runs = !has(rank) && found[rank].presence == Presence::running;
+      if (runs && seen.insert(cards[rank].machine).second) ranks.push_back(static_cast<int64_t>(rank));
+    }
+    return ranks;
+  }
+
+  std::vector<int64_t> others() const {
+    std::vector<int64_t> ranks;
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
+      if (!has(rank)) ranks.push_back(static_cast<int64_t>(rank));
+    }
+    return ranks;
+  }
+};
+
+Detective::Detective(DetectiveParts parts) : parts_(std::move(parts)), machine_(std::make_shared<Machine>(parts_)) {
+  const WithoutSignals for_our_threads;
+  if (parts_.store && !machine_->others().empty()) {
+    remote_ = RemoteReports::start(
+        parts_.store->clone(), parts_.rank, [machine = machine_] { return machine->reports(); },
+        [machine = machine_, rank = parts_.rank](const std::string& story) { machine->hear(story, rank); });
+  }
+  if (parts_.threshold > 0ms) watcher_ = std::thread([this] { watch(); });
+}
+
+Detective::~Detective() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  if (remote_) remote_->stop();
+}
+
+int Detective::first_here() const { return static_cast<int>(machine_->first()); }
+
+bool Detective::someone_died() const {
+  const auto reports = machine_->reports();
+  return std::any_of(reports.begin(), reports.end(), [](const auto& report) {
+    return report.second.presence == Presence::gone && report.second.entry->ending == Ending::none;
+  });
+}
+
+bool Detective::has_left(int rank) const {
+  return machine_->has(static_cast<size_t>(rank)) && is_out(machine_->report(static_cast<size_t>(rank)));
+}
+
+bool Detective::nobody_is_left() const {
+  const auto reports = machine_->reports();
+  return reports.size() == parts_.cards.size() && std::all_of(reports.begin(), reports.end(), [this](const auto& report) {
+           return report.first == parts_.rank || is_out(report.second);
+         });
+}
+
+std::vector<RankReport> Detective::look_around() const {
+  std::vector<RankReport> reports(parts_.cards.size());
+  if (remote_) {
+    try {
+      const auto answers = within(kAnswers + 1s, "the store does not answer",
+                                  [remote = remote_, others = machine_->others()] { return remote->ask(others, kAnswers); });
+      for (auto& report : reports) report.presence = Presence::silent;
+      enter_into(reports, answers);
+    } catch (const std::exception&) {
+      // The store is gone with its host, or stopped with it: the others stay unknown, and the story says so.
+    }
+  }
+  enter_into(reports, machine_->reports());
+  return reports;
+}
+
+std::vector<RankReport> Detective::investigate(const std::string& reason) const {
+  auto reports = look_around();
+  if (reason.find("imed out") != std::string::npos) return reports;
+  const auto deadline = std::chrono::steady_clock::now() + kCause;
+  while (!names_a_cause(reports) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(1ms);
+    enter_into(reports, machine_->reports());
+  }
+  // A connection was lost, and a process that is only stopped keeps its own: who is silent is dead. Without the store nothing
+  // is known but that its host is gone.
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    auto& presence = reports[rank].presence;
+    if (presence == Presence::silent || (presence == Presence::unknown && rank == 0)) presence = Presence::gone;
+  }
+  return reports;
+}
+
+std::string Detective::settle(const std::vector<RankReport>& reports) const {
+  std::string story = tell_story(reports);
+  try {
+    story = within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
+    // The store goes when this process does, and the others look at it once a second.
+    if (parts_.rank == 0) remote_->serve(machine_->one_of_each_other(reports), kAnswers);
+  } catch (const std::exception&) {
+    story += "\nThe store that process 0 serves cannot be reached: it is gone or stopped, or the network is down.";
+  }
+  return story;
+}
+
+std::string Detective::explain(const std::string& reason) {
+  // One rank of a machine finds out, so that all tell the same.
+  LogbookPage& page = machine_->first_page();
+  int32_t nobody = 0;
+  if (!page.teller.compare_exchange_strong(nobody, parts_.rank + 1)) {
+    const auto deadline = std::chrono::steady_clock::now() + 2 * kAnswers + kCause + 2s;
+    while (!page.told && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    // Not told: it died over it.
+    return page.told ? page.story.data() : tell_story(investigate(reason));
+  }
+  const auto reports = investigate(reason);
+  const std::string story = remote_ ? settle(reports) : tell_story(reports);
+  machine_->tell(story);
+  return story;
+}
+
+void Detective::watch() {
+  const auto tick = std::clamp(std::chrono::milliseconds(parts_.threshold / 4), 10ms, kTick);
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, tick, [&] { return ending_; })) {
+    lock.unlock();
+    look_at_own_call();
+    lock.lock();
+  }
+  look_at_own_call();  // a warning is taken back also at the very end
+}
+
+void Detective::look_at_own_call() {
+  const RankEntry entry = parts_.logbook->read();
+  const Call* call = waiting_call(entry);
+  if (warned_.number != 0 && (call == nullptr || call->number != warned_.number)) {
+    if (spoke_)
+      write_line(2, fmt::format("accelerate: {} goes on, after {:.1f} s.", describe(warned_),
+                                static_cast<double>(entry.read - warned_.began) * 1e-9));
+    warned_ = {};
+  }
+  if (call == nullptr || warned_.number != 0) return;
+  const std::chrono::nanoseconds waited(entry.read - call->began);
+  if (waited > parts_.threshold || (waited > kTick && someone_died())) warn(*call);
+}
+
+/// The first of the ranks that wait on a machine speaks for all of them.
+void Detective::warn(const Call& call) {
+  warned_ = call;
+  spoke_ = false;
+  for (const auto& [rank, report] : machine_->reports()) {
+    if (rank >= parts_.rank) break;
+    if (report.presence == Presence::running && !is_out(report) && waiting_call(*report.entry)) return;
+  }
+  spoke_ = true;
+  write_line(2, fmt::format("accelerate: {} has been waiting for {:.1f} s. {}", describe(call),
+                            static_cast<double>(logbook_now() - call.began) * 1e-9, tell_story(look_around())));
+}
+
+}  // namespace accelerate

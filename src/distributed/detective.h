@@ -1,0 +1,75 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/peer_process.h"
+#include "distributed/remote_reports.h"
+
+namespace accelerate {
+
+/// What a detective is told when its group begins.
+struct DetectiveParts {
+  int rank = 0;
+  /// Of every rank, this one's included.
+  std::vector<ProcessCard> cards = {};
+  /// This rank's own.
+  std::shared_ptr<Logbook> logbook = {};
+  /// Through which machines ask each other; null for a group without one.
+  c10::intrusive_ptr<c10d::Store> store = {};
+  /// After how long a call that waits is told; zero: never.
+  std::chrono::milliseconds threshold{};
+};
+
+/// Knows what every rank of a group does, and tells it when something goes wrong. Every rank writes its calls into memory that
+/// the others of its machine read, also after its death. Nothing is sent until somebody asks: a watcher whose rank has waited
+/// for too long, or a rank whose call has failed. Then the machines tell each other through the store.
+class Detective {
+ public:
+  explicit Detective(DetectiveParts parts);
+  ~Detective();
+  Detective(const Detective&) = delete;
+  Detective& operator=(const Detective&) = delete;
+
+  /// The story of a call that failed because of `reason`: the same on every rank that asks.
+  std::string explain(const std::string& reason);
+
+  /// True when a rank of this machine is dead.
+  bool someone_died() const;
+  /// True when `rank` is of this machine and has left the group or is dead.
+  bool has_left(int rank) const;
+  /// True when all ranks are of this machine and each but this one has left the group or is dead.
+  bool nobody_is_left() const;
+  /// The first rank of this machine.
+  int first_here() const;
+
+ private:
+  struct Machine;
+
+  std::vector<RankReport> look_around() const;
+  std::vector<RankReport> investigate(const std::string& reason) const;
+  std::string settle(const std::vector<RankReport>& reports) const;
+  void watch();
+  void look_at_own_call();
+  void warn(const Call& call);
+
+  const DetectiveParts parts_;
+  const std::shared_ptr<const Machine> machine_;
+  std::shared_ptr<RemoteReports> remote_;
+
+  // Of the watcher alone.
+  Call warned_ = {};
+  bool spoke_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread watcher_;
+};
+
+}  // namespace accelerate

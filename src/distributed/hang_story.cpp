@@ -1,0 +1,182 @@
+#include "distributed/hang_story.h"
+
+#include <c10/core/ScalarType.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "distributed/tensor_text.h"
+
+namespace accelerate {
+namespace {
+
+using Ranks = std::vector<size_t>;
+
+std::string seconds(int64_t nanoseconds) {
+  return fmt::format("{:.1f} s", static_cast<double>(std::max<int64_t>(0, nanoseconds)) * 1e-9);
+}
+
+std::string exchanged(const Call& call) {
+  if (call.dtype < 0) return call.name.data();
+  std::string text = fmt::format("{} of {}[", call.name.data(), dtype_name(static_cast<at::ScalarType>(call.dtype)));
+  const auto known = std::min<size_t>(static_cast<size_t>(call.dimensions), call.shape.size());
+  for (size_t i = 0; i < known; ++i) text += (i > 0 ? ", " : "") + std::to_string(call.shape[i]);
+  return text + (known < static_cast<size_t>(call.dimensions) ? ", ...]" : "]");
+}
+
+bool same_exchange(const Call& a, const Call& b) {
+  return std::string_view(a.name.data()) == b.name.data() && a.dtype == b.dtype && a.dimensions == b.dimensions &&
+         a.shape == b.shape;
+}
+
+const Call* find_call(const RankReport& report, int64_t number) {
+  if (!report.entry) return nullptr;
+  const auto& calls = report.entry->calls;
+  const auto found = std::find_if(calls.begin(), calls.end(), [&](const Call& call) { return call.number == number; });
+  return found == calls.end() ? nullptr : &*found;
+}
+
+int64_t newest_number(const RankReport& report) {
+  return report.entry && !report.entry->calls.empty() ? report.entry->calls.back().number : 0;
+}
+
+std::string busy_with(const RankEntry& entry) {
+  return fmt::format("in {} of {} for {}", entry.activity->name.data(), entry.activity->place.data(),
+                     seconds(entry.read - entry.activity->began));
+}
+
+/// Where a rank that is no longer there, or does not answer, was last seen.
+std::string last_seen(const RankEntry& entry) {
+  if (entry.activity) return "last seen " + busy_with(entry);
+  if (entry.calls.empty()) return "it had made no call yet";
+  const Call& call = entry.calls.back();
+  return call.ended == 0 ? fmt::format("last seen in {}, begun {} ago", describe(call), seconds(entry.read - call.began))
+                         : fmt::format("last seen in {}, which ended {} ago", describe(call), seconds(entry.read - call.ended));
+}
+
+std::string what_it_does(const RankEntry& entry) {
+  if (const Call* call = waiting_call(entry))
+    return fmt::format("waiting for {} in {}", seconds(entry.read - call->began), describe(*call));
+  const std::string before =
+      entry.calls.empty() ? "it has made no call yet" : "its last call was " + describe(entry.calls.back());
+  if (entry.activity) return busy_with(entry) + "; " + before;
+  const int64_t since = entry.calls.empty() ? entry.joined : entry.calls.back().ended;
+  return fmt::format("in its own code for {}; {}", seconds(entry.read - since), before);
+}
+
+std::string describe_rank(const RankReport& report) {
+  const auto& entry = report.entry;
+  if (entry && entry->ending != Ending::none) {
+    const char* how = entry->ending == Ending::finished ? "finished, it left the group" : "failed, and left the group";
+    return fmt::format("{} {} ago; {}", how, seconds(entry->read - entry->ended),
+                       entry->calls.empty() ? "it had made no call" : "its last call was " + describe(entry->calls.back()));
+  }
+  const std::string seen = entry ? "; " + last_seen(*entry) : "";
+  switch (report.presence) {
+    case Presence::gone:
+      return (report.pid == 0 ? "dead, its connections are closed" : fmt::format("dead, its process {} has ended", report.pid)) +
+             seen;
+    case Presence::stopped:
+      return fmt::format("not responding, its process {} is stopped{}", report.pid, seen);
+    case Presence::silent:
+      return "not responding, it does not answer" + seen;
+    case Presence::unknown:
+      return "not known, it could not be asked" + seen;
+    case Presence::running:
+      break;
+  }
+  return entry ? what_it_does(*entry) : fmt::format("running as process {}, and its notes cannot be read", report.pid);
+}
+
+/// "Process 2", "Processes 2, 3 and 5".
+std::string name_ranks(const Ranks& ranks) {
+  std::string text = ranks.size() == 1 ? "Process " : "Processes ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+template <class Condition>
+void say_of(std::string& story, const std::vector<RankReport>& reports, const char* of_one, const char* of_several,
+            Condition applies) {
+  Ranks ranks;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (applies(reports[rank])) ranks.push_back(rank);
+  }
+  if (!ranks.empty()) story += name_ranks(ranks) + (ranks.size() == 1 ? of_one : of_several);
+}
+
+bool is_there(const RankReport& report) {
+  return report.presence == Presence::running && report.entry && report.entry->ending == Ending::none;
+}
+
+/// The oldest call that two ranks remember differently.
+std::string describe_mismatch(const std::vector<RankReport>& reports) {
+  int64_t first = 0;
+  for (const auto& report : reports) {
+    if (!report.entry) continue;
+    for (const Call& call : report.entry->calls) {
+      if (first != 0 && call.number >= first) break;
+      const auto differs = [&](const RankReport& other) {
+        const Call* theirs = find_call(other, call.number);
+        return theirs != nullptr && !same_exchange(call, *theirs);
+      };
+      if (std::any_of(reports.begin(), reports.end(), differs)) first = call.number;
+    }
+  }
+  if (first == 0) return "";
+  std::string text = fmt::format("Call {} is not the same on all processes:", first);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (const Call* call = find_call(reports[rank], first))
+      text += fmt::format("{} {} at {}:{} on process {}", text.ends_with(':') ? "" : ",", exchanged(*call), call->file.data(),
+                          call->line, rank);
+  }
+  return text + ". All must make the same calls in the same order, with the same shapes and dtypes. ";
+}
+
+std::string headline(const std::vector<RankReport>& reports) {
+  std::string story;
+  say_of(story, reports, " is dead. ", " are dead. ",
+         [](const RankReport& r) { return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none); });
+  say_of(story, reports, " has finished and will not come. ", " have finished and will not come. ",
+         [](const RankReport& r) { return r.entry && r.entry->ending == Ending::finished; });
+  say_of(story, reports, " has failed. ", " have failed. ",
+         [](const RankReport& r) { return r.entry && r.entry->ending == Ending::failed; });
+  // With one of them gone, the others are not expected to come any more.
+  const bool out = !story.empty();
+  say_of(story, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
+    return (r.presence == Presence::stopped || r.presence == Presence::silent) && (!r.entry || r.entry->ending == Ending::none);
+  });
+  story += describe_mismatch(reports);
+  if (out) return story;
+  int64_t front = 0;
+  for (const auto& report : reports) {
+    if (is_there(report) && waiting_call(*report.entry)) front = std::max(front, newest_number(report));
+  }
+  const std::string call = fmt::format(" not come to call {}. ", front);
+  say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
+         [&](const RankReport& r) { return is_there(r) && newest_number(r) < front && !waiting_call(*r.entry); });
+  return story.empty() ? "All processes have come to it. " : story;
+}
+
+}  // namespace
+
+std::string describe(const Call& call) {
+  return fmt::format("{} (call {}) at {}:{}", exchanged(call), call.number, call.file.data(), call.line);
+}
+
+const Call* waiting_call(const RankEntry& entry) {
+  return !entry.calls.empty() && entry.calls.back().ended == 0 ? &entry.calls.back() : nullptr;
+}
+
+std::string tell_story(const std::vector<RankReport>& reports) {
+  std::string story = headline(reports);
+  story.back() = '\n';
+  for (size_t rank = 0; rank < reports.size(); ++rank)
+    story += fmt::format("  - Process {}: {}\n", rank, describe_rank(reports[rank]));
+  story.pop_back();
+  return story;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "distributed/logbook.h"
+
+namespace accelerate {
+
+/// What is known of a rank's process. `silent`: it was asked and did not answer. `unknown`: it could not be asked.
+enum class Presence { running, stopped, gone, silent, unknown };
+
+/// What is known of a rank.
+struct RankReport {
+  Presence presence = Presence::unknown;
+  int64_t pid = 0;
+  /// Its own notes; nothing when nobody could read them.
+  std::optional<RankEntry> entry = {};
+};
+
+/// Who waits where, who is missing, and where the missing ones were last seen: one sentence or more, then a line for each
+/// rank. Pure: it depends on nothing but the reports, one for each rank.
+std::string tell_story(const std::vector<RankReport>& reports);
+
+/// "gather of float32[3, 2] (call 7) at train.cpp:41".
+std::string describe(const Call& call);
+
+/// The call that a rank waits in now, or null.
+const Call* waiting_call(const RankEntry& entry);
+
+}  // namespace accelerate

@@ -1,0 +1,65 @@
+#include "distributed/peer_process.h"
+
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+namespace accelerate {
+namespace {
+
+struct ProcessFacts {
+  char state = 'X';
+  uint64_t flags = 0;
+  uint64_t started = 0;
+};
+
+/// From /proc/<pid>/stat, whose second field is a name that may hold anything; the others are counted from the third.
+ProcessFacts facts_of(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  ProcessFacts facts;
+  const auto name_end = text.rfind(')');
+  if (name_end == std::string::npos) return facts;
+  std::istringstream fields(text.substr(name_end + 1));
+  fields >> facts.state;
+  uint64_t field = 0;
+  for (int number = 4; number <= 22 && fields; ++number) {
+    std::string word;
+    fields >> word;
+    field = std::strtoull(word.c_str(), nullptr, 10);
+    if (number == 9) facts.flags = field;
+  }
+  facts.started = field;
+  return facts;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+ProcessCard ProcessCard::of_this_process(const std::string& machine, int descriptor) {
+  char processes[64] = {};
+  if (::readlink("/proc/self/ns/pid", processes, sizeof(processes) - 1) < 0) processes[0] = '\0';
+  const std::string kernel = text_of("/proc/sys/kernel/random/boot_id");
+  ProcessCard card;
+  card.machine = std::hash<std::string>()(kernel + "/" + processes + "/" + machine);
+  card.pid = ::getpid();
+  card.started = facts_of(card.pid).started;
+  card.descriptor = descriptor;
+  return card;
+}
+
+Presence presence_of(const ProcessCard& card) {
+  constexpr uint64_t kExiting = 4;  // PF_EXITING: it is dead, and the kernel is still clearing up
+  const ProcessFacts facts = facts_of(card.pid);
+  if (facts.state == 'X' || facts.state == 'Z' || facts.started != card.started || (facts.flags & kExiting))
+    return Presence::gone;
+  return facts.state == 'T' || facts.state == 't' ? Presence::stopped : Presence::running;
+}
+
+}  // namespace accelerate

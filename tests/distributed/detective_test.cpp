@@ -1,0 +1,192 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "distributed/hang_story.h"
+#include "distributed/logbook.h"
+#include "distributed/peer_process.h"
+#include "distributed/remote_reports.h"
+
+namespace {
+
+using namespace accelerate;
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+Call call_of(int64_t number, const char* name, int64_t began, int64_t ended) {
+  Call call;
+  call.number = number;
+  call.began = began * kSecond;
+  call.ended = ended * kSecond;
+  std::strcpy(call.name.data(), name);
+  std::strcpy(call.file.data(), "train.cpp");
+  call.line = static_cast<int32_t>(number * 10);
+  return call;
+}
+
+/// A rank as seen at second 100.
+RankReport report_of(Presence presence, std::vector<Call> calls) {
+  RankReport report{.presence = presence, .pid = 7};
+  report.entry = RankEntry{.calls = std::move(calls), .read = 100 * kSecond, .joined = 60 * kSecond};
+  return report;
+}
+
+TEST(HangStory, TellsWhoWaitsAndWhoIsElsewhere) {
+  auto loading = report_of(Presence::running, {call_of(1, "gather", 80, 81)});
+  loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  EXPECT_EQ(tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
+                        report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
+            "Processes 1, 2 and 3 have not come to call 2.\n"
+            "  - Process 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
+            "  - Process 1: in its own code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Process 2: in load_file of w.safetensors for 10.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Process 3: in its own code for 40.0 s; it has made no call yet");
+}
+
+TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
+  const std::vector<Call> calls = {call_of(1, "gather", 80, 81)};
+  auto finished = report_of(Presence::gone, calls), failed = report_of(Presence::running, calls);
+  finished.entry->ending = Ending::finished;
+  finished.entry->ended = 95 * kSecond;
+  failed.entry->ending = Ending::failed;
+  failed.entry->ended = 99 * kSecond;
+  EXPECT_EQ(tell_story({report_of(Presence::gone, calls), finished, failed, report_of(Presence::stopped, calls),
+                        RankReport{.presence = Presence::silent}, RankReport{.presence = Presence::gone}, RankReport{}}),
+            "Processes 0 and 5 are dead. Process 1 has finished and will not come. Process 2 has failed. Processes 3 and 4 are "
+            "not responding.\n"
+            "  - Process 0: dead, its process 7 has ended; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
+            "  - Process 1: finished, it left the group 5.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Process 2: failed, and left the group 1.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Process 3: not responding, its process 7 is stopped; last seen in gather (call 1) at train.cpp:10, which ended "
+            "19.0 s ago\n"
+            "  - Process 4: not responding, it does not answer\n"
+            "  - Process 5: dead, its connections are closed\n"
+            "  - Process 6: not known, it could not be asked");
+}
+
+TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
+  auto wide = call_of(2, "gather", 82, 83), narrow = wide;
+  wide.dtype = narrow.dtype = static_cast<int16_t>(at::kBFloat16);
+  wide.dimensions = narrow.dimensions = 8;
+  wide.shape = {1, 2, 3, 4, 5, 6};
+  narrow.shape = {1, 2, 3, 4, 5, 7};
+  const std::string story =
+      tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), wide, call_of(3, "reduce", 84, 0)}),
+                  report_of(Presence::running, {call_of(1, "gather", 80, 81), narrow, call_of(3, "gather", 84, 0)})});
+  EXPECT_TRUE(
+      story.starts_with("Call 2 is not the same on all processes: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
+                        "train.cpp:20 on process 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on process 1."))
+      << story;
+}
+
+TEST(Logbook, IsReadWhileItsProcessIsStoppedAndAfterItsDeath) {
+  Logbook mine;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The child writes into the shared page and stops in the middle of a call.
+    mine.leave(mine.enter("gather", std::source_location::current(), nullptr));
+    mine.enter("wait_for_everyone", std::source_location::current(), nullptr);
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  const auto card = [&] {
+    ProcessCard of_child = ProcessCard::of_this_process("here", mine.descriptor());
+    of_child.pid = child;
+    return of_child;
+  }();
+  const auto peer = Logbook::of_peer(child, mine.descriptor());
+  ASSERT_NE(peer, nullptr);
+  EXPECT_EQ(presence_of(card), Presence::gone) << "another process than the one that started then";
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  const RankEntry entry = peer->read();
+  ASSERT_EQ(entry.calls.size(), 2u);
+  EXPECT_NE(entry.calls[0].ended, 0);
+  EXPECT_STREQ(entry.calls[1].name.data(), "wait_for_everyone");
+  EXPECT_EQ(entry.calls[1].ended, 0);
+  EXPECT_EQ(Logbook::of_peer(child, mine.descriptor()), nullptr);
+}
+
+TEST(Logbook, KnowsWhetherItsProcessRunsIsStoppedOrIsGone) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const ProcessCard card = ProcessCard::of_this_process("here", 3);
+    if (::write(pipe[1], &card, sizeof(card)) != sizeof(card)) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ProcessCard card;
+  ASSERT_EQ(::read(pipe[0], &card, sizeof(card)), static_cast<ssize_t>(sizeof(card)));
+  EXPECT_EQ(card.pid, child);
+  EXPECT_EQ(card.machine, ProcessCard::of_this_process("here", 4).machine);
+  EXPECT_NE(card.machine, ProcessCard::of_this_process("there", 4).machine);
+  EXPECT_EQ(presence_of(card), Presence::running);
+  int status = 0;
+  ::kill(child, SIGSTOP);
+  ::waitpid(child, &status, WUNTRACED);
+  EXPECT_EQ(presence_of(card), Presence::stopped);
+  ::kill(child, SIGKILL);
+  siginfo_t info;
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_EQ(presence_of(card), Presence::gone) << "also as long as nobody has taken note of its end";
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(presence_of(card), Presence::gone);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+}
+
+TEST(Logbook, KeepsTheNewestCallsAndTheEndOfLongNames) {
+  Logbook logbook;
+  const auto tensor = torch::zeros({2, 3}, torch::kLong);
+  for (int i = 0; i < 100; ++i) logbook.leave(logbook.enter("gather", std::source_location::current(), &tensor));
+  const RankEntry entry = logbook.read();
+  ASSERT_EQ(entry.calls.size(), LogbookPage::kCalls);
+  EXPECT_EQ(entry.calls.back().number, 100);
+  EXPECT_EQ(describe(entry.calls.back()).substr(0, 36), "gather of int64[2, 3] (call 100) at ");
+  logbook.begin_activity("save_file", std::string(500, 'x') + "/end");
+  const auto activity = logbook.read().activity;
+  ASSERT_TRUE(activity);
+  EXPECT_TRUE(std::string(activity->place.data()).ends_with("/end"));
+  logbook.end_activity();
+  EXPECT_FALSE(logbook.read().activity);
+}
+
+TEST(Logbook, AReaderNeverSeesHalfACall) {
+  Logbook logbook;
+  std::atomic<bool> done = false;
+  std::thread writer([&] {
+    const auto tensor = torch::zeros({1});
+    for (int i = 0; i < 20000; ++i) logbook.leave(logbook.enter("gather", std::source_location::current(), &tensor));
+    done = true;
+  });
+  while (!done) {
+    for (const Call& call : logbook.read().calls) {
+      ASSERT_STREQ(call.name.data(), "gather");
+      ASSERT_EQ(call.dimensions, 1);
+      ASSERT_TRUE(call.ended == 0 || call.ended >= call.began);
+    }
+  }
+  writer.join();
+}
+
+TEST(RemoteReports, ComeBackAsTheyWereSentAndBrokenOnesGiveFewer) {
+  NumberedReports sent = {{0, report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)})},
+                          {3, RankReport{.presence = Presence::stopped, .pid = 9}}};
+  sent[0].second.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  const std::string bytes = pack(sent);
+  const auto received = unpack(bytes);
+  ASSERT_EQ(received.size(), 2u);
+  EXPECT_EQ(received[1].first, 3);
+  EXPECT_EQ(received[1].second.presence, Presence::stopped);
+  EXPECT_EQ(tell_story({received[0].second}), tell_story({sent[0].second}));
+  for (size_t length = 0; length < bytes.size(); ++length) EXPECT_LT(unpack(bytes.substr(0, length)).size(), 2u) << length;
+}
+
+}  // namespace

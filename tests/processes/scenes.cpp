@@ -1,0 +1,181 @@
+// What goes wrong between processes, each scene by name. The survivors print what they are told.
+#include <accelerate/accelerate.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <thread>
+
+namespace {
+
+using accelerate::Accelerator;
+using namespace std::chrono_literals;
+
+std::string folder;  // where ranks leave files for each other, outside of the group
+
+void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
+
+void leave_file(const std::string& name) { std::ofstream(folder + "/" + name) << "here"; }
+
+void wait_for_file(const std::string& name) {
+  while (!std::filesystem::exists(folder + "/" + name)) std::this_thread::sleep_for(1ms);
+}
+
+/// Calls, and prints the error that is expected.
+template <class Call>
+void tell(const Accelerator& accelerator, Call call) {
+  try {
+    call();
+    say("process " + std::to_string(accelerator.process_index()) + " heard nothing");
+  } catch (const accelerate::DistributedError& error) {
+    say("process " + std::to_string(accelerator.process_index()) + " heard: " + error.what());
+  }
+}
+
+Accelerator patient() { return Accelerator({.timeout = 40s}); }
+
+void killed_in_a_barrier() {
+  auto accelerator = patient();
+  std::thread killer;
+  if (accelerator.is_last_process()) {
+    killer = std::thread([] {
+      std::this_thread::sleep_for(500ms);
+      std::raise(SIGKILL);
+    });
+  }
+  if (accelerator.is_main_process()) std::this_thread::sleep_for(1s);  // so that nobody gets through
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+void returns_early() {
+  auto accelerator = patient();
+  accelerator.gather(torch::ones({2}));
+  if (accelerator.is_last_process()) return;
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+void throws_early() {
+  auto accelerator = patient();
+  if (accelerator.is_last_process()) throw std::runtime_error("on purpose");
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+void other_shapes() {
+  auto accelerator = patient();
+  accelerator.wait_for_everyone();
+  // The shorter message is taken for whole by its receiver, so a second call is needed to notice.
+  tell(accelerator, [&] {
+    accelerator.gather(torch::ones({3 + accelerator.process_index(), 2}));
+    accelerator.wait_for_everyone();
+  });
+}
+
+void other_calls() {
+  Accelerator accelerator({.timeout = 3s});
+  tell(accelerator,
+       [&] { accelerator.is_main_process() ? void(accelerator.reduce(torch::ones({2}))) : accelerator.wait_for_everyone(); });
+}
+
+/// One rank does not call at all and comes to the next call instead.
+void skipped_call() {
+  Accelerator accelerator({.timeout = 3s});
+  accelerator.wait_for_everyone();
+  tell(accelerator, [&] {
+    if (!accelerator.is_last_process()) accelerator.gather(torch::ones({2, 2}));
+    if (accelerator.is_last_process()) wait_for_file("all have heard");
+  });
+  leave_file(std::to_string(accelerator.process_index()));
+  if (accelerator.is_main_process()) {
+    wait_for_file("1");
+    leave_file("all have heard");
+  }
+}
+
+/// The last process comes late to the call; the others warn, and go on.
+void late() {
+  auto accelerator = patient();
+  if (accelerator.is_last_process()) wait_for_file("warned");
+  accelerator.gather(torch::ones({2}));
+  say("process " + std::to_string(accelerator.process_index()) + " went on");
+}
+
+void late_while_loading() {
+  auto accelerator = patient();
+  // A pipe that nobody writes to: opening it takes for ever, as on a disk that hangs.
+  if (accelerator.is_last_process()) {
+    try {
+      accelerate::load_file(folder + "/pipe.safetensors");
+    } catch (const accelerate::CheckpointError&) {
+      // Nothing came out of it.
+    }
+  }
+  accelerator.gather(torch::ones({2}));
+  say("process " + std::to_string(accelerator.process_index()) + " went on");
+}
+
+void stopped() {
+  Accelerator accelerator({.timeout = 3s});
+  if (accelerator.is_last_process()) std::raise(SIGSTOP);
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+/// The calls differ, and debug mode tells before anything is exchanged.
+void disagree_in_debug_mode() {
+  auto accelerator = patient();
+  tell(accelerator,
+       [&] { accelerator.is_main_process() ? void(accelerator.gather(torch::ones({2}))) : accelerator.wait_for_everyone(); });
+  tell(accelerator, [&] { accelerator.gather_object(std::vector{1}); });
+  tell(accelerator, [&] {
+    std::vector<int> list = {1};
+    accelerator.is_main_process() ? accelerator.broadcast_object_list(list) : void(accelerator.gather_object(list));
+  });
+}
+
+void host_is_killed() {
+  auto accelerator = patient();
+  if (accelerator.is_main_process()) std::raise(SIGKILL);
+  tell(accelerator, [&] { auto first = accelerator.main_process_first(); });
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+/// A scope whose owner dies inside it.
+void killed_in_a_scope() {
+  auto accelerator = patient();
+  auto first = accelerator.local_main_process_first();
+  if (accelerator.is_local_main_process()) {
+    wait_for_file("go");
+    std::raise(SIGKILL);
+  }
+}
+
+int run(const std::string& scene) {
+  static const std::map<std::string, void (*)()> kScenes = {{"killed_in_a_barrier", killed_in_a_barrier},
+                                                            {"returns_early", returns_early},
+                                                            {"throws_early", throws_early},
+                                                            {"other_shapes", other_shapes},
+                                                            {"other_calls", other_calls},
+                                                            {"skipped_call", skipped_call},
+                                                            {"late", late},
+                                                            {"stopped", stopped},
+                                                            {"host_is_killed", host_is_killed},
+                                                            {"disagree_in_debug_mode", disagree_in_debug_mode},
+                                                            {"late_while_loading", late_while_loading},
+                                                            {"killed_in_a_scope", killed_in_a_scope}};
+  try {
+    kScenes.at(scene)();
+    return 0;
+  } catch (const std::exception& error) {
+    say(std::string("left by: ") + error.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  folder = argv[2];
+  return run(argv[1]);
+}

@@ -1,0 +1,272 @@
+// What users read when something goes wrong between processes, word by word. The scenes are played without a launcher, which
+// would end the survivors before they can tell.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <regex>
+
+#include "support/free_port.h"
+#include "support/run_program.h"
+
+namespace {
+
+using accelerate::testing::RunningProgram;
+using accelerate::testing::RunOptions;
+using accelerate::testing::wait_until;
+using Variables = std::map<std::string, std::optional<std::string>>;
+
+/// What differs from run to run is replaced: places by their file, seconds by T, process numbers by P.
+std::string normalised(std::string text) {
+  text = std::regex_replace(text, std::regex("[^ ]*tests/processes/"), "");
+  text = std::regex_replace(text, std::regex("(scenes\\.cpp):[0-9]+"), "$1:N");
+  text = std::regex_replace(text, std::regex("[0-9]+\\.[0-9]+ s"), "T s");
+  text = std::regex_replace(text, std::regex("its process [0-9]+"), "its process P");
+  return std::regex_replace(text, std::regex("The backend's words: [^\n]*\n"), "");
+}
+
+/// A scene on several ranks. `per_machine` of them share a machine; 0: all do.
+class Scene {
+ public:
+  Scene(const std::string& name, int size, Variables variables = {}, int per_machine = 0) {
+    folder_ = (std::filesystem::temp_directory_path() / "accelerate_scene_XXXXXX").string();
+    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
+    ::mkfifo((folder_ + "/pipe.safetensors").c_str(), 0600);
+    const auto port = std::to_string(accelerate::testing::free_port());
+    if (per_machine == 0) per_machine = size;
+    for (int rank = 0; rank < size; ++rank) {
+      Variables table = variables;
+      table.insert({{"ACCELERATE_USE_CPU", "true"},
+                    {"OMP_NUM_THREADS", "1"},
+                    {"GLOO_SOCKET_IFNAME", "lo"},
+                    {"RANK", std::to_string(rank)},
+                    {"WORLD_SIZE", std::to_string(size)},
+                    {"LOCAL_RANK", std::to_string(rank % per_machine)},
+                    {"LOCAL_WORLD_SIZE", std::to_string(per_machine)},
+                    {"GROUP_RANK", std::to_string(rank / per_machine)},
+                    {"MASTER_ADDR", "127.0.0.1"},
+                    {"MASTER_PORT", port}});
+      ranks_.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_SCENES, name, folder_},
+                                                        RunOptions{.environment = table}));
+    }
+  }
+  ~Scene() {
+    ranks_.clear();
+    std::filesystem::remove_all(folder_);
+  }
+
+  RunningProgram& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
+  const std::string& folder() const { return folder_; }
+  void leave_file(const std::string& name) { std::ofstream(folder_ + "/" + name) << "here"; }
+
+  /// What a rank printed until its end.
+  std::string output(int number) { return normalised(rank(number).wait().output); }
+  std::string errors(int number) { return normalised(rank(number).wait().errors); }
+
+ private:
+  std::string folder_;
+  std::vector<std::unique_ptr<RunningProgram>> ranks_;
+};
+
+TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
+  Scene scene("killed_in_a_barrier", 3);
+  const std::string story =
+      "Process 2 is dead.\n"
+      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 2: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+  EXPECT_EQ(scene.output(0), "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 3: " + story);
+  EXPECT_EQ(scene.output(1), "process 1 heard: wait_for_everyone at scenes.cpp:N failed on rank 1 of 3: " + story);
+  EXPECT_EQ(scene.rank(2).wait().exit_code, 128 + SIGKILL);
+}
+
+TEST(Scenes, ARankThatReturnsEarlyIsNamedAsFinished) {
+  Scene scene("returns_early", 3);
+  for (int rank : {0, 1}) {
+    const std::string heard = scene.output(rank);
+    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 3: Process 2 has finished and will not come.\n"),
+              std::string::npos)
+        << heard;
+    EXPECT_NE(heard.find("  - Process 2: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at "
+                         "scenes.cpp:N\n"),
+              std::string::npos)
+        << heard;
+  }
+  EXPECT_EQ(scene.rank(2).wait().exit_code, 0);
+}
+
+TEST(Scenes, ARankThatAnExceptionEndedIsNamedAsFailed) {
+  Scene scene("throws_early", 2);
+  const std::string heard = scene.output(0);
+  EXPECT_NE(heard.find("Process 1 has failed.\n"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("  - Process 1: failed, and left the group T s ago; it had made no call\n"), std::string::npos) << heard;
+  EXPECT_EQ(scene.output(1), "left by: on purpose\n");
+}
+
+TEST(Scenes, GathersOfOtherShapesAreNamedAlsoWhenTheBackendEndsAProcess) {
+  Scene scene("other_shapes", 2);
+  // gloo ends the process that receives more than it expects; the other one tells.
+  EXPECT_EQ(scene.rank(0).wait().exit_code, 128 + SIGABRT);
+  const std::string heard = scene.output(1);
+  EXPECT_NE(heard.find("Process 0 is dead. Call 2 is not the same on all processes: gather of float32[3, 2] at scenes.cpp:N on "
+                       "process 0, gather of float32[4, 2] at scenes.cpp:N on process 1. All must make the same calls in the "
+                       "same order, with the same shapes and dtypes.\n"),
+            std::string::npos)
+      << heard;
+}
+
+TEST(Scenes, DifferentCallsAreNamedAtTheFirstAlarmAndAtTheTimeout) {
+  Scene scene("other_calls", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
+  const std::string story =
+      "Call 1 is not the same on all processes: reduce of float32[2] at scenes.cpp:N on process 0, wait_for_everyone at "
+      "scenes.cpp:N on process 1. All must make the same calls in the same order, with the same shapes and dtypes.\n"
+      "  - Process 0: waiting for T s in reduce of float32[2] (call 1) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n";
+  EXPECT_EQ(scene.output(0), "process 0 heard: reduce at scenes.cpp:N failed on rank 0 of 2: " + story);
+  EXPECT_EQ(scene.output(1), "process 1 heard: wait_for_everyone at scenes.cpp:N failed on rank 1 of 2: " + story);
+  EXPECT_EQ(scene.errors(0), "accelerate: reduce of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. " + story);
+  EXPECT_EQ(scene.errors(1), "") << "one rank of a machine speaks for all";
+}
+
+TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
+  Scene scene("skipped_call", 3, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
+  const std::string story =
+      "Process 2 has not come to call 2.\n"
+      "  - Process 0: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
+      "  - Process 2: in its own code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
+  EXPECT_EQ(scene.output(0), "process 0 heard: gather at scenes.cpp:N failed on rank 0 of 3: " + story);
+  EXPECT_EQ(scene.output(1), "process 1 heard: gather at scenes.cpp:N failed on rank 1 of 3: " + story);
+  EXPECT_EQ(scene.errors(0), "accelerate: gather of float32[2, 2] (call 2) at scenes.cpp:N has been waiting for T s. " + story);
+}
+
+TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
+  Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  wait_until("the warning", [&] { return scene.rank(0).errors().find("Process 1 has not come to call 1") != std::string::npos; });
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  EXPECT_EQ(scene.output(1), "process 1 went on\n");
+  EXPECT_EQ(
+      scene.errors(0),
+      "accelerate: gather of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. Process 1 has not come to call 1.\n"
+      "  - Process 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n"
+      "  - Process 1: in its own code for T s; it has made no call yet\n"
+      "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
+}
+
+TEST(Scenes, NoWarningWhenWarningsAreOff) {
+  Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0"}});
+  scene.rank(0).signal(0);
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  EXPECT_EQ(scene.errors(0), "");
+}
+
+TEST(Scenes, ABadThresholdIsToldByName) {
+  for (const char* bad : {"soon", "-1", "", "1e99"}) {
+    Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", bad}});
+    EXPECT_EQ(scene.output(0), std::string("left by: ACCELERATE_HANG_WARNING_SECONDS=") + bad +
+                                   ": expected a number of seconds, or 0 for no warnings.\n");
+    EXPECT_EQ(scene.rank(1).wait().exit_code, 3);
+  }
+}
+
+TEST(Scenes, ARankThatReadsACheckpointForLongIsToldApart) {
+  Scene scene("late_while_loading", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  const auto warned = [&] { return normalised(scene.rank(0).errors()); };
+  wait_until("the warning", [&] { return warned().find("Process 1: in load_file of ") != std::string::npos; });
+  EXPECT_NE(warned().find(scene.folder() + "/pipe.safetensors for T s; it has made no call yet\n"), std::string::npos)
+      << warned();
+  std::ofstream(scene.folder() + "/pipe.safetensors") << "";
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+}
+
+TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
+  Scene scene("stopped", 3);
+  const std::string story =
+      "Process 2 is not responding.\n"
+      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 2: not responding, its process P is stopped; it had made no call yet\n";
+  EXPECT_EQ(scene.output(0), "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 3: " + story);
+  EXPECT_EQ(scene.output(1), "process 1 heard: wait_for_everyone at scenes.cpp:N failed on rank 1 of 3: " + story);
+  scene.rank(2).signal(SIGCONT);
+  EXPECT_EQ(scene.output(2), "process 2 heard: wait_for_everyone at scenes.cpp:N failed on rank 2 of 3: " + story)
+      << "who comes late is told the same";
+}
+
+TEST(Scenes, TheStoresHostGoneIsToldAtOnceAndNotWaitedFor) {
+  Scene scene("host_is_killed", 3);
+  for (int rank : {1, 2}) {
+    const std::string heard = scene.output(rank);
+    EXPECT_NE(
+        heard.find("main_process_first at scenes.cpp:N failed on rank " + std::to_string(rank) + " of 3: Process 0 is dead.\n"),
+        std::string::npos)
+        << heard;
+    EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since main_process_first"),
+              std::string::npos)
+        << heard;
+    EXPECT_LT(scene.rank(rank).wait().seconds, 20);
+  }
+}
+
+TEST(Scenes, AScopeWhoseOwnerDiesInsideIsNotWaitedFor) {
+  Scene scene("killed_in_a_scope", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  wait_until("rank 1 to wait", [&] { return !scene.rank(1).errors().empty(); });
+  scene.leave_file("go");
+  EXPECT_EQ(scene.output(1),
+            "left by: local_main_process_first at scenes.cpp:N failed on rank 1 of 2: Process 0 is dead.\n"
+            "  - Process 0: dead, its process P has ended; last seen in local_main_process_first (call 1) at scenes.cpp:N, which "
+            "ended T s ago\n"
+            "  - Process 1: waiting for T s in local_main_process_first (call 1) at scenes.cpp:N\n");
+}
+
+TEST(Scenes, InDebugModeDifferentCallsAreAnErrorBeforeTheExchangeAndTheGroupStaysUsable) {
+  Scene scene("disagree_in_debug_mode", 2, {{"ACCELERATE_DEBUG_MODE", "1"}});
+  const std::string all = "All must make the same calls in the same order.\n";
+  EXPECT_EQ(scene.output(0),
+            "process 0 heard: gather at scenes.cpp:N cannot run: the processes make different calls. " + all +
+                "  - Process 0: gather of float32[2] at scenes.cpp:N\n"
+                "  - Process 1: wait_for_everyone at scenes.cpp:N\n"
+                "process 0 heard nothing\n"
+                "process 0 heard: broadcast_object_list at scenes.cpp:N cannot run: the processes make different calls. " +
+                all +
+                "  - Process 0: broadcast_object_list of a list from 0 at scenes.cpp:N\n"
+                "  - Process 1: gather_object of a list at scenes.cpp:N\n");
+}
+
+TEST(Scenes, MachinesTellEachOther) {
+  Scene scene("killed_in_a_barrier", 4, {}, 2);
+  const std::string story =
+      "Process 3 is dead.\n"
+      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 2: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Process 3: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+  for (int rank : {0, 1, 2}) {
+    const std::string who = std::to_string(rank);
+    EXPECT_EQ(scene.output(rank),
+              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 4: " + story);
+  }
+}
+
+TEST(Scenes, ADeadRankThatWasAloneOnItsMachineIsKnownByItsConnections) {
+  Scene scene("killed_in_a_barrier", 2, {}, 1);
+  EXPECT_EQ(scene.output(0),
+            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 is dead.\n"
+            "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+            "  - Process 1: dead, its connections are closed\n");
+}
+
+TEST(Scenes, ARankOfAnotherMachineThatIsStoppedDoesNotAnswer) {
+  Scene scene("stopped", 2, {}, 1);
+  EXPECT_EQ(scene.output(0),
+            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 is not responding.\n"
+            "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+            "  - Process 1: not responding, it does not answer\n");
+  scene.rank(1).signal(SIGCONT);
+}
+
+}  // namespace

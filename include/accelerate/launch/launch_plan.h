@@ -43,7 +43,7 @@ struct LaunchPlan {
   std::vector<WorkerPlan> workers = {};
   /// Variables of the launcher's environment that no worker inherits: they describe another launch.
   std::vector<std::string> removed_variables = {};
-  /// Lines for the user about choices made on his behalf.
+  /// Lines for the user about choices made on his behalf; a launch begins with them.
   std::vector<std::string> notes = {};
   /// How long workers that were asked to stop may take before they are killed.
   std::chrono::milliseconds grace_period = std::chrono::seconds(30);

@@ -32,10 +32,16 @@ SignalScope::SignalScope() {
 }
 
 SignalScope::~SignalScope() {
+  while (descriptor_ >= 0 && take()) continue;
+  let_go();
+}
+
+void SignalScope::let_go() {
+  if (descriptor_ < 0) return;
   ::prctl(PR_SET_CHILD_SUBREAPER, reaper_before_);
   ::sigaction(SIGCHLD, &child_before_, nullptr);
-  while (take()) continue;
   ::close(descriptor_);
+  descriptor_ = -1;
   ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 

@@ -21,6 +21,9 @@ class SignalScope {
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
+  /// For a worker that is a copy of this process: all is as it was before. Nothing else may be called then.
+  void let_go();
+
   /// Becomes readable when a signal can be taken.
   int descriptor() const { return descriptor_; }
 

@@ -27,7 +27,7 @@ int run_launch(const LaunchPlan& plan) {
   const auto start = [&](const WorkerPlan& worker, WorkerInput input) {
     return start_program(worker, program.path, plan.removed_variables, input);
   };
-  return WorkerSupervisor(plan, start).run();
+  return WorkerSupervisor(plan, start).run().exit_code;
 }
 
 }  // namespace accelerate

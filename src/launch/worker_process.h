@@ -35,6 +35,9 @@ class WorkerProcess {
   /// True once the worker and all others in its group are gone.
   bool group_is_gone() const { return gone_; }
 
+  /// True when `group` is the worker's, and not gone.
+  bool leads(pid_t group) const { return group == pid_ && !gone_; }
+
   /// Looks, without waiting, at what has ended. Returns true when the worker was stopped (not ended) since the last look.
   bool poll();
 

@@ -47,6 +47,11 @@ struct LaunchPlan {
   std::vector<std::string> notes = {};
   /// How long workers that were asked to stop may take before they are killed.
   std::chrono::milliseconds grace_period = std::chrono::seconds(30);
+  /// After one rank has failed, how long the others may go on before they are asked to stop: their own errors often say
+  /// which peer was lost, and in which call.
+  std::chrono::milliseconds last_words = std::chrono::seconds(1);
+  /// How often all ranks are started again after one has failed.
+  int max_restarts = 0;
 };
 
 /// Decides which processes run and with which environment. Pure: it depends on nothing but its arguments.

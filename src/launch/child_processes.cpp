@@ -1,7 +1,5 @@
 #include "launch/child_processes.h"
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -25,14 +23,13 @@ pid_t parent_of(const std::string& pid) {
 
 }  // namespace
 
-std::set<pid_t> list_children() {
+std::set<pid_t> list_children(pid_t parent) {
   std::set<pid_t> children;
-  const pid_t me = ::getpid();
   std::error_code problem;
   for (std::filesystem::directory_iterator entry("/proc", problem), end; !problem && entry != end; entry.increment(problem)) {
     const std::string name = entry->path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (parent_of(name) == me) children.insert(std::atoi(name.c_str()));
+    if (parent_of(name) == parent) children.insert(std::atoi(name.c_str()));
   }
   return children;
 }

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -14,8 +15,11 @@ namespace accelerate {
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
 
-/// Starts `path` as `plan` says, without the variables in `removed`, in a process group of its own. Returns its process id.
-/// Throws WorkerError when no process can be made.
+/// Makes a process for `rank` that leads a group of its own, ends with this one, and has `input`; in it, `become` is called and
+/// must not return. Returns its process id. Throws WorkerError when no process can be made.
+pid_t fork_worker(int rank, WorkerInput input, const std::function<void()>& become);
+
+/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.

@@ -105,7 +105,7 @@ TEST(Supervisor, DaemonsOfWorkersThatDoNotEndAreKilled) {
       as_daemon(second + "; trap \"\" TERM; while :; do sleep 0.05; done") + rank_0_fails_after(pid) + "wait";
   EXPECT_EQ(run_here(plan_of(2, script, 300ms)).exit_code, 4);
   EXPECT_EQ(state_of(pid_in(pid)), 'X');
-  EXPECT_TRUE(list_children().empty());
+  EXPECT_TRUE(list_children(::getpid()).empty());
 }
 
 TEST(Supervisor, DaemonsOfACleanRunAreLeftAlone) {
@@ -140,11 +140,7 @@ TEST(Supervisor, TheGracePeriodCanBeChosen) {
 pid_t keeper_of(pid_t launcher) {
   pid_t keeper = 0;
   wait_until("the keeper", [&] {
-    std::istringstream children;
-    std::string line;
-    std::getline(std::ifstream("/proc/" + std::to_string(launcher) + "/task/" + std::to_string(launcher) + "/children"), line);
-    children.str(line);
-    for (pid_t child = 0; children >> child;) {
+    for (pid_t child : list_children(launcher)) {
       std::string name;
       std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm"), name);
       if (name == "accelerate-keep") keeper = child;

@@ -41,8 +41,8 @@ WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_wor
     : plan_(plan),
       start_worker_(std::move(start_worker)),
       kind_(kind),
-      keeper_(static_cast<int>(plan.workers.size())),
-      strangers_(list_children(::getpid())) {}
+      strangers_(list_children(::getpid())),
+      keeper_(static_cast<int>(plan.workers.size())) {}
 
 LaunchEnd WorkerSupervisor::run() {
   if (kind_ == WorkerKind::program) {
@@ -215,7 +215,7 @@ void WorkerSupervisor::end_orphans() {
   std::set<pid_t> found;
   for (pid_t child : list_children(::getpid())) {
     const auto leads = [child](const WorkerProcess& worker) { return worker.leads(::getpgid(child)); };
-    if (strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
+    if (child == keeper_.pid() || strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
     if (::waitpid(child, nullptr, WNOHANG) != 0) continue;
     const bool told = orphans_.contains(child);
     // One that belongs to another user cannot be ended, and is not waited for.

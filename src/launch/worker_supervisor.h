@@ -79,9 +79,9 @@ class WorkerSupervisor {
   const LaunchPlan& plan_;
   const StartWorker start_worker_;
   const WorkerKind kind_;
-  SignalScope signals_;  // before the workers, so that the end of none is missed
+  SignalScope signals_;              // before the workers, so that the end of none is missed
+  const std::set<pid_t> strangers_;  // children that this process had before
   Keeper keeper_;
-  const std::set<pid_t> strangers_;  // children of ours that no worker left to us
   TerminalLoan terminal_;
   std::vector<WorkerProcess> workers_ = {};
   std::set<pid_t> orphans_ = {};  // of workers, outside their groups, and told to end

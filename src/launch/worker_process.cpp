@@ -46,8 +46,7 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Runs in the new process, where only async-signal-safe calls are sure to work: everything was allocated before.
-[[noreturn]] void become_worker(const char* path, char** argv, char** environment, WorkerInput input, pid_t launcher) {
+void begin_worker(WorkerInput input, pid_t launcher) {
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -61,6 +60,10 @@ void reset_signals() {
       ::close(nothing);
     }
   }
+}
+
+// Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
+[[noreturn]] void become_program(const char* path, char* const* argv, char* const* environment) {
   reset_signals();
   // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
   ::execvpe(path, argv, environment);
@@ -70,21 +73,26 @@ void reset_signals() {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                             WorkerInput input)
-    : rank_(plan.rank), started_(std::chrono::steady_clock::now()) {
+pid_t fork_worker(int rank, WorkerInput input, const std::function<void()>& become) {
+  const pid_t launcher = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank, ::strerrordesc_np(errno)));
+  if (pid == 0) {
+    begin_worker(input, launcher);
+    become();
+    ::_exit(EXIT_FAILURE);
+  }
+  // Both sides do it: whichever comes first, the group exists before it is signalled.
+  ::setpgid(pid, pid);
+  return pid;
+}
+
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
-  const pid_t launcher = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank_, ::strerrordesc_np(errno)));
-  if (pid_ == 0) {
-    become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, launcher);
-  }
-  // Both sides do it: whichever comes first, the group exists before it is signalled.
-  ::setpgid(pid_, pid_);
+  return fork_worker(plan.rank, input, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {
@@ -101,7 +109,7 @@ bool WorkerProcess::poll() {
     ended_ = std::chrono::steady_clock::now();
   }
   if (!status_ || gone_) return stopped;
-  // Orphans of the group have become our children (see Supervisor), so "no such child" means that the group is empty. From
+  // Orphans of the group have become our children (see SignalScope), so "no such child" means that the group is empty. From
   // then on its number may be given to strangers, and is not signalled any more.
   pid_t reaped = 0;
   while ((reaped = ::waitpid(-pid_, nullptr, WNOHANG)) > 0) continue;

@@ -23,4 +23,5 @@
 #include <accelerate/parallel/model.h>
 
 #include <accelerate/accelerator/accelerator.h>
+#include <accelerate/accelerator/notebook_launcher.h>
 #include <accelerate/accelerator/options.h>

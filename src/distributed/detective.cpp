@@ -204,6 +204,19 @@ std::vector<RankReport> Detective::investigate(const std::string& reason) const 
   return reports;
 }
 
+/// Who watches over the processes blames the one that ends first, so the culprits go first. One that fails and goes on is not
+/// waited for long.
+void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
+  const auto died = [](const RankReport& report) { return report.presence == Presence::gone; };
+  const bool deaths = std::any_of(reports.begin(), reports.end(), died);
+  const auto deadline = std::chrono::steady_clock::now() + (deaths ? kCause : kCause / 4);
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const bool failed = reports[rank].entry && reports[rank].entry->ending == Ending::failed;
+    if (!machine_->has(rank) || !(deaths ? died(reports[rank]) : failed)) continue;
+    while (!has_ended(parts_.cards[rank]) && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  }
+}
+
 std::string Detective::settle(const std::vector<RankReport>& reports) const {
   std::string story = tell_story(reports);
   try {
@@ -227,6 +240,7 @@ std::string Detective::explain(const std::string& reason) {
     return page.told ? page.story.data() : tell_story(investigate(reason));
   }
   const auto reports = investigate(reason);
+  let_culprits_end(reports);
   const std::string story = remote_ ? settle(reports) : tell_story(reports);
   machine_->tell(story);
   return story;

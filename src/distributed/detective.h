@@ -53,6 +53,7 @@ class Detective {
 
   std::vector<RankReport> look_around() const;
   std::vector<RankReport> investigate(const std::string& reason) const;
+  void let_culprits_end(const std::vector<RankReport>& reports) const;
   std::string settle(const std::vector<RankReport>& reports) const;
   void watch();
   void look_at_own_call();

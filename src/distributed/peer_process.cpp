@@ -12,6 +12,7 @@ namespace {
 struct ProcessFacts {
   char state = 'X';
   uint64_t flags = 0;
+  uint64_t threads = 0;
   uint64_t started = 0;
 };
 
@@ -30,6 +31,7 @@ ProcessFacts facts_of(int64_t pid) {
     fields >> word;
     field = std::strtoull(word.c_str(), nullptr, 10);
     if (number == 9) facts.flags = field;
+    if (number == 20) facts.threads = field;
   }
   facts.started = field;
   return facts;
@@ -60,6 +62,11 @@ Presence presence_of(const ProcessCard& card) {
   if (facts.state == 'X' || facts.state == 'Z' || facts.started != card.started || (facts.flags & kExiting))
     return Presence::gone;
   return facts.state == 'T' || facts.state == 't' ? Presence::stopped : Presence::running;
+}
+
+bool has_ended(const ProcessCard& card) {
+  const ProcessFacts facts = facts_of(card.pid);
+  return facts.state == 'X' || facts.started != card.started || (facts.state == 'Z' && facts.threads <= 1);
 }
 
 }  // namespace accelerate

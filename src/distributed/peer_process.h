@@ -24,4 +24,7 @@ struct ProcessCard {
 /// What has become of the process, as far as this machine's kernel knows.
 Presence presence_of(const ProcessCard& card);
 
+/// True when nothing of it is left but what its parent may still ask: its parent has been told.
+bool has_ended(const ProcessCard& card);
+
 }  // namespace accelerate

@@ -3,6 +3,7 @@
 #include <accelerate/distributed/process_state.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <atomic>
 #include <charconv>
 
 #include "core/pipe_signal.h"
@@ -146,7 +147,21 @@ LaunchEnvironment place_in(Communicator& peers) {
 
 }  // namespace
 
+namespace {
+
+/// For launchers inside a program: threads and sockets of a group do not survive a fork.
+std::atomic<int> living = 0;
+
+}  // namespace
+
+int detail::living_process_states() { return living; }
+
 struct ProcessState::Facts {
+  Facts() { ++living; }
+  ~Facts() { --living; }
+  Facts(const Facts&) = delete;
+  Facts& operator=(const Facts&) = delete;
+
   LaunchEnvironment me;
   at::Device device = at::kCPU;
   DistributedType type = DistributedType::no;

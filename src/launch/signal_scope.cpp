@@ -50,4 +50,9 @@ std::optional<ArrivedSignal> SignalScope::take() const {
   return ArrivedSignal{.number = static_cast<int>(info.ssi_signo), .process = static_cast<pid_t>(info.ssi_pid)};
 }
 
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
+}
+
 }  // namespace accelerate

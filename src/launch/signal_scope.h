@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include <signal.h>
 
 #include <optional>
@@ -37,5 +39,8 @@ class SignalScope {
   int reaper_before_ = 0;
   int descriptor_ = -1;
 };
+
+/// "SIGTERM".
+std::string signal_name(int signal);
 
 }  // namespace accelerate

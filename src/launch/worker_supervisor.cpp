@@ -16,11 +16,6 @@
 namespace accelerate {
 namespace {
 
-std::string signal_name(int signal) {
-  const char* name = ::sigabbrev_np(signal);
-  return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
-}
-
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 std::string describe_end(int status) {

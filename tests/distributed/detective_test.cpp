@@ -128,6 +128,7 @@ TEST(Logbook, KnowsWhetherItsProcessRunsIsStoppedOrIsGone) {
   EXPECT_EQ(card.machine, ProcessCard::of_this_process("here", 4).machine);
   EXPECT_NE(card.machine, ProcessCard::of_this_process("there", 4).machine);
   EXPECT_EQ(presence_of(card), Presence::running);
+  EXPECT_FALSE(has_ended(card));
   int status = 0;
   ::kill(child, SIGSTOP);
   ::waitpid(child, &status, WUNTRACED);
@@ -136,6 +137,7 @@ TEST(Logbook, KnowsWhetherItsProcessRunsIsStoppedOrIsGone) {
   siginfo_t info;
   ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
   EXPECT_EQ(presence_of(card), Presence::gone) << "also as long as nobody has taken note of its end";
+  EXPECT_TRUE(has_ended(card));
   ::waitpid(child, &status, 0);
   EXPECT_EQ(presence_of(card), Presence::gone);
   ::close(pipe[0]);

@@ -170,6 +170,17 @@ int threads() {
   return 0;
 }
 
+/// The second half of the example `launcher`.
+int notebook_exception() {
+  try {
+    accelerate::notebook_launcher([] { throw std::runtime_error("boom in a worker"); }, {}, {.num_processes = 2});
+  } catch (const accelerate::WorkerError& error) {
+    std::cout << "a worker failed: " << error.what() << "\n";
+    return 0;
+  }
+  return 1;
+}
+
 int main_with(const std::string& what) {
   static const std::map<std::string, int (*)()> kWishes = {{"state", state},
                                                            {"sum", sum},
@@ -181,6 +192,7 @@ int main_with(const std::string& what) {
                                                            {"main_throws", main_throws},
                                                            {"in_order", in_order},
                                                            {"per_machine", per_machine},
+                                                           {"notebook_exception", notebook_exception},
                                                            {"threads", threads}};
   try {
     return kWishes.at(what)();

@@ -260,6 +260,15 @@ TEST(Failing, AnExceptionOnTheMainProcessIsNotHeldUpByItsPeers) {
   EXPECT_LT(results[0].seconds, results[1].seconds) << "the main process went while the other one still worked";
 }
 
+TEST(Failing, AnExceptionInAFunctionThatWasLaunchedReachesTheCaller) {
+  const auto result = probe("notebook_exception");
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_TRUE(
+      std::regex_match(result.output, std::regex("a worker failed: Rank [01] failed after [0-9.]+ s: boom in a worker\n")))
+      << result.output;
+  EXPECT_EQ(result.errors, "");
+}
+
 TEST(Machines, WaitForTheirOwnFirstProcessAndPrintOnceEach) {
   const auto port = port_text();
   std::vector<Variables> tables;

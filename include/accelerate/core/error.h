@@ -39,7 +39,17 @@ class CheckpointError : public Error {
 /// A process that this program started has failed. Names the rank.
 class WorkerError : public Error {
  public:
-  using Error::Error;
+  explicit WorkerError(const std::string& message, int rank = -1, int signal = 0)
+      : Error(message), rank_(rank), signal_(signal) {}
+
+  /// The rank that failed first, or -1 when it was none of them.
+  int rank() const { return rank_; }
+  /// The signal that ended it, or 0.
+  int signal() const { return signal_; }
+
+ private:
+  int rank_;
+  int signal_;
 };
 
 }  // namespace accelerate

@@ -106,4 +106,9 @@ class ProcessState {
   std::shared_ptr<const Facts> facts_;
 };
 
+namespace detail {
+/// How many states this program holds now, copies not counted.
+int living_process_states();
+}  // namespace detail
+
 }  // namespace accelerate

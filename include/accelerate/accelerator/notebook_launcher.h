@@ -1,0 +1,56 @@
+#pragma once
+
+#include <accelerate/training/precision.h>
+
+#include <concepts>
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace accelerate {
+
+/// How `notebook_launcher` starts its processes.
+struct NotebookLauncherOptions {
+  /// On this machine. Default: what `accelerate config` stored, else one for each GPU.
+  std::optional<int> num_processes = {};
+  /// ACCELERATE_MIXED_PRECISION of the processes: what an Accelerator uses that is not told otherwise. Default: as it is here.
+  std::optional<Precision> mixed_precision = {};
+  /// Where rank 0 meets the others; 0: any free port. Default: 29500, or a free one when that is in use.
+  std::optional<int> use_port = {};
+  /// Address of machine 0, as the others reach it.
+  std::string master_addr = "127.0.0.1";
+  /// Which machine this is, and how many there are. Each runs the launcher.
+  int node_rank = 0;
+  int num_nodes = 1;
+  /// How often all processes are started again after one has failed.
+  int max_restarts = 0;
+  /// Seconds that the others may take to end after one has failed, before they are killed.
+  double grace_period = 30;
+};
+
+namespace detail {
+void launch_functions(const std::function<void()>& function, const NotebookLauncherOptions& options, const char* launcher,
+                      bool cpu);
+}  // namespace detail
+
+/// Runs `function(arguments...)` on several processes and waits for them. The processes are copies of this program: they share
+/// its memory, and what they change only they see. A single process is this one itself.
+/// WorkerError, with rank and message, when `function` throws on one of them or a signal ends it; the others are ended then.
+/// UsageError when this program cannot be copied: it has used CUDA, or holds an accelerator.
+template <class Function, class... Arguments>
+requires std::invocable<Function&, Arguments&...>
+void notebook_launcher(Function&& function, std::tuple<Arguments...> arguments = {},
+                       const NotebookLauncherOptions& options = {}) {
+  detail::launch_functions([&] { std::apply(function, arguments); }, options, "notebook_launcher", false);
+}
+
+/// The same on the CPU, for tests and debugging on a machine of any kind.
+template <class Function, class... Arguments>
+requires std::invocable<Function&, Arguments&...>
+void debug_launcher(Function&& function, std::tuple<Arguments...> arguments = {}, int num_processes = 2) {
+  detail::launch_functions([&] { std::apply(function, arguments); }, {.num_processes = num_processes, .use_port = 0},
+                           "debug_launcher", true);
+}
+
+}  // namespace accelerate

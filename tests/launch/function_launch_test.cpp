@@ -241,12 +241,15 @@ void keep_busy() {
 
 TEST(FunctionLaunch, WorksInAProgramWhoseThreadsAllocateAllTheTime) {
   std::atomic<bool> over = false;
+  std::atomic<int> running = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&over] {
+    threads.emplace_back([&] {
+      ++running;
       while (!over) keep_busy();
     });
   }
+  wait_until("all threads", [&] { return running == 4; });
   for (int i = 0; i < 5; ++i) {
     const auto failure = run_functions(functions(4), [](int rank) {
       std::vector<std::string> text(1000, std::to_string(rank));

@@ -1,8 +1,9 @@
 #include "distributed/peer_process.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <fstream>
+#include <algorithm>
 #include <functional>
 #include <sstream>
 
@@ -16,10 +17,19 @@ struct ProcessFacts {
   uint64_t started = 0;
 };
 
+/// A small file of /proc. Not by a stream, which throws when the process ends while it is read.
+std::string text_of(const std::string& path) {
+  char text[1024];
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return "";
+  const ssize_t length = ::read(file, text, sizeof(text));
+  ::close(file);
+  return {text, static_cast<size_t>(std::max<ssize_t>(0, length))};
+}
+
 /// From /proc/<pid>/stat, whose second field is a name that may hold anything; the others are counted from the third.
 ProcessFacts facts_of(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = text_of("/proc/" + std::to_string(pid) + "/stat");
   ProcessFacts facts;
   const auto name_end = text.rfind(')');
   if (name_end == std::string::npos) return facts;
@@ -35,11 +45,6 @@ ProcessFacts facts_of(int64_t pid) {
   }
   facts.started = field;
   return facts;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace

@@ -62,12 +62,6 @@ void check_machines(const LaunchOptions& options) {
                     "give all of them the same one.",
                     options.num_machines));
   }
-  if (options.max_restarts > 0) {
-    throw UsageError(
-        fmt::format("--max_restarts is {} with --num_machines {}; a launcher can start only the ranks of its own "
-                    "machine again, and the others would not know.",
-                    options.max_restarts, options.num_machines));
-  }
 }
 
 void check(const LaunchOptions& options) {

@@ -283,12 +283,6 @@ TEST(LaunchPlan, ABusyPortIsAnErrorOnTheFirstOfSeveralMachinesAndNothingToTheOth
   }
 }
 
-TEST(LaunchPlan, SeveralMachinesAreNotRestarted) {
-  LaunchOptions options = on_two_machines(0);
-  options.max_restarts = 1;
-  EXPECT_NE(message_of(options).find("--max_restarts is 1"), std::string::npos);
-}
-
 TEST(LaunchPlan, CoresOfAMachineAreSharedByItsOwnProcesses) {
   LaunchOptions options = on_two_machines(0, 8);
   options.cpu = true;

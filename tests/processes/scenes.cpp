@@ -1,6 +1,8 @@
 // What goes wrong between processes, each scene by name. The survivors print what they are told.
 #include <accelerate/accelerate.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
@@ -151,6 +153,36 @@ void killed_in_a_scope() {
   }
 }
 
+/// Works in step until the file `end` is there. Every rank has a child, which it ends itself when all goes well.
+void steady() {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execlp("sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  {
+    auto accelerator = patient();
+    say("rank " + std::to_string(accelerator.process_index()) + " is process " + std::to_string(::getpid()));
+    bool goes_on = true;
+    while (goes_on) {
+      const bool ends = accelerator.is_main_process() && std::filesystem::exists(folder + "/end");
+      goes_on = accelerator.reduce(torch::tensor({ends ? 1 : 0})).item<int>() == 0;
+      std::this_thread::sleep_for(5ms);
+    }
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+}
+
+/// The last rank fails the first time that the group is started.
+void fails_once() {
+  auto accelerator = patient();
+  accelerator.wait_for_everyone();
+  if (accelerator.is_last_process() && std::string(std::getenv("TORCHELASTIC_RESTART_COUNT")) == "0") std::_Exit(5);
+  accelerator.wait_for_everyone();
+  say("process " + std::to_string(accelerator.process_index()) + " of " + std::to_string(accelerator.num_processes()) + " met");
+}
+
 int run(const std::string& scene) {
   static const std::map<std::string, void (*)()> kScenes = {{"killed_in_a_barrier", killed_in_a_barrier},
                                                             {"returns_early", returns_early},
@@ -161,6 +193,8 @@ int run(const std::string& scene) {
                                                             {"late", late},
                                                             {"stopped", stopped},
                                                             {"host_is_killed", host_is_killed},
+                                                            {"steady", steady},
+                                                            {"fails_once", fails_once},
                                                             {"disagree_in_debug_mode", disagree_in_debug_mode},
                                                             {"late_while_loading", late_while_loading},
                                                             {"killed_in_a_scope", killed_in_a_scope}};

@@ -118,7 +118,6 @@ int run_launch_command(std::vector<std::string> arguments) {
   } catch (const Error& error) {
     return refuse(error.what());
   }
-  for (const auto& note : plan.notes) std::fprintf(stderr, "accelerate launch: %s\n", note.c_str());
   return run_launch(plan);
 }
 

@@ -70,21 +70,20 @@ void reset_signals() {
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                             WorkerInput input)
-    : rank_(plan.rank), started_(std::chrono::steady_clock::now()) {
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
   const pid_t launcher = ::getpid();
-  pid_ = ::fork();
-  if (pid_ < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank_, ::strerrordesc_np(errno)));
-  if (pid_ == 0) {
+  const pid_t pid = ::fork();
+  if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", plan.rank, ::strerrordesc_np(errno)));
+  if (pid == 0) {
     become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, launcher);
   }
   // Both sides do it: whichever comes first, the group exists before it is signalled.
-  ::setpgid(pid_, pid_);
+  ::setpgid(pid, pid);
+  return pid;
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {
@@ -101,7 +100,7 @@ bool WorkerProcess::poll() {
     ended_ = std::chrono::steady_clock::now();
   }
   if (!status_ || gone_) return stopped;
-  // Orphans of the group have become our children (see Supervisor), so "no such child" means that the group is empty. From
+  // Orphans of the group have become our children (see SignalScope), so "no such child" means that the group is empty. From
   // then on its number may be given to strangers, and is not signalled any more.
   pid_t reaped = 0;
   while ((reaped = ::waitpid(-pid_, nullptr, WNOHANG)) > 0) continue;

@@ -14,11 +14,15 @@ namespace accelerate {
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
 
+/// Starts `path` as `plan` says, without the variables in `removed`, in a process group of its own. Returns its process id.
+/// Throws WorkerError when no process can be made.
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
+
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {
  public:
-  /// Starts `path` as `plan` says, without the variables in `removed`. Throws WorkerError when no process can be made.
-  WorkerProcess(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
+  /// The worker of `rank`, just started as process `pid`.
+  WorkerProcess(int rank, pid_t pid) : rank_(rank), pid_(pid), started_(std::chrono::steady_clock::now()) {}
 
   /// Its place in the launch.
   int rank() const { return rank_; }
@@ -31,6 +35,9 @@ class WorkerProcess {
   /// True once the worker and all others in its group are gone.
   bool group_is_gone() const { return gone_; }
 
+  /// True when `group` is the worker's, and not gone.
+  bool leads(pid_t group) const { return group == pid_ && !gone_; }
+
   /// Looks, without waiting, at what has ended. Returns true when the worker was stopped (not ended) since the last look.
   bool poll();
 
@@ -39,7 +46,7 @@ class WorkerProcess {
 
  private:
   int rank_;
-  pid_t pid_ = 0;
+  pid_t pid_;
   std::chrono::steady_clock::time_point started_;
   std::chrono::steady_clock::time_point ended_ = {};
   std::optional<int> status_ = {};

@@ -43,10 +43,15 @@ struct LaunchPlan {
   std::vector<WorkerPlan> workers = {};
   /// Variables of the launcher's environment that no worker inherits: they describe another launch.
   std::vector<std::string> removed_variables = {};
-  /// Lines for the user about choices made on his behalf.
+  /// Lines for the user about choices made on his behalf; a launch begins with them.
   std::vector<std::string> notes = {};
   /// How long workers that were asked to stop may take before they are killed.
   std::chrono::milliseconds grace_period = std::chrono::seconds(30);
+  /// After one rank has failed, how long the others may go on before they are asked to stop: their own errors often say
+  /// which peer was lost, and in which call.
+  std::chrono::milliseconds last_words = std::chrono::seconds(1);
+  /// How often all ranks are started again after one has failed.
+  int max_restarts = 0;
 };
 
 /// Decides which processes run and with which environment. Pure: it depends on nothing but its arguments.

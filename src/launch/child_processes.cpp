@@ -1,0 +1,40 @@
+#include "launch/child_processes.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace accelerate {
+namespace {
+
+// The parent of process `pid`, or 0 when there is no such process (any more).
+pid_t parent_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // "pid (name) state parent ...", and a name may hold anything.
+  const auto name_end = text.rfind(')');
+  int parent = 0;
+  if (name_end == std::string::npos || std::sscanf(text.c_str() + name_end, ") %*c %d", &parent) != 1) return 0;
+  return parent;
+}
+
+}  // namespace
+
+std::set<pid_t> list_children() {
+  std::set<pid_t> children;
+  const pid_t me = ::getpid();
+  std::error_code problem;
+  for (std::filesystem::directory_iterator entry("/proc", problem), end; !problem && entry != end; entry.increment(problem)) {
+    const std::string name = entry->path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (parent_of(name) == me) children.insert(std::atoi(name.c_str()));
+  }
+  return children;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <sys/types.h>
+
+namespace accelerate {
+
+/// A small process ("accelerate-keep") that outlives a launcher that is killed outright, and then ends the process groups that
+/// the launcher had named to it. The kernel ends the workers themselves in that case, but not what they started.
+class Keeper {
+ public:
+  /// Starts the process; it can hold `count` groups. Throws WorkerError when no process can be made.
+  explicit Keeper(int count);
+  /// A keeper that was not dismissed takes the launcher for dead, and ends what it holds.
+  ~Keeper() { let_go(); }
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+
+  pid_t pid() const { return pid_; }
+
+  /// Names the group that has place `slot` from now on.
+  void hold(int slot, pid_t group) { tell(slot, group); }
+  /// The group at `slot` is gone, and its number may be given to strangers.
+  void forget(int slot) { tell(slot, 0); }
+
+  /// The launch is over: the process ends and touches nothing. Returns when it has ended.
+  void dismiss();
+
+  /// Closes this process's end. For a worker that is a copy of the launcher: it would be taken for the launcher, alive.
+  void let_go();
+
+ private:
+  void tell(int slot, pid_t group) const;
+
+  pid_t pid_ = -1;
+  int socket_ = -1;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,54 @@
+#include "launch/signal_scope.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include <accelerate/core/error.h>
+
+namespace accelerate {
+
+SignalScope::SignalScope() {
+  ::sigemptyset(&taken_);
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGTSTP}) ::sigaddset(&taken_, signal);
+  struct sigaction hangup = {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  // nohup ignores SIGHUP for us, and a blocked signal would be taken nevertheless.
+  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&taken_, SIGHUP);
+  descriptor_ = ::signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (descriptor_ < 0) throw WorkerError(fmt::format("No worker can be watched: {}.", ::strerrordesc_np(errno)));
+  sigset_t blocked = taken_;
+  ::sigaddset(&blocked, SIGTTOU);  // or taking the terminal back would stop us
+  ::sigprocmask(SIG_BLOCK, &blocked, &mask_before_);
+  // A parent that ignores SIGCHLD hands that down, and then no child's end could be waited for.
+  struct sigaction standard = {};
+  ::sigaction(SIGCHLD, &standard, &child_before_);
+  ::prctl(PR_GET_CHILD_SUBREAPER, &reaper_before_);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+SignalScope::~SignalScope() {
+  while (descriptor_ >= 0 && take()) continue;
+  let_go();
+}
+
+void SignalScope::let_go() {
+  if (descriptor_ < 0) return;
+  ::prctl(PR_SET_CHILD_SUBREAPER, reaper_before_);
+  ::sigaction(SIGCHLD, &child_before_, nullptr);
+  ::close(descriptor_);
+  descriptor_ = -1;
+  ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+}
+
+std::optional<ArrivedSignal> SignalScope::take() const {
+  signalfd_siginfo info = {};
+  if (::read(descriptor_, &info, sizeof info) != sizeof info) return std::nullopt;
+  return ArrivedSignal{.number = static_cast<int>(info.ssi_signo), .process = static_cast<pid_t>(info.ssi_pid)};
+}
+
+}  // namespace accelerate

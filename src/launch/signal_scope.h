@@ -1,0 +1,41 @@
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+namespace accelerate {
+
+/// A signal that arrived, and the process that it is about (SIGCHLD) or from.
+struct ArrivedSignal {
+  int number = 0;
+  pid_t process = 0;
+};
+
+/// While it lives, the signals of a launch wait to be taken instead of acting, and orphans of workers become our children.
+class SignalScope {
+ public:
+  SignalScope();
+  /// What arrived and was not taken is dropped: the exit code has answered it, or it came from workers that we ended.
+  ~SignalScope();
+  SignalScope(const SignalScope&) = delete;
+  SignalScope& operator=(const SignalScope&) = delete;
+
+  /// For a worker that is a copy of this process: all is as it was before. Nothing else may be called then.
+  void let_go();
+
+  /// Becomes readable when a signal can be taken.
+  int descriptor() const { return descriptor_; }
+
+  /// The next signal that has arrived, if any. Never waits.
+  std::optional<ArrivedSignal> take() const;
+
+ private:
+  sigset_t taken_ = {};
+  sigset_t mask_before_ = {};
+  struct sigaction child_before_ = {};
+  int reaper_before_ = 0;
+  int descriptor_ = -1;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,236 @@
+#include "launch/worker_supervisor.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <accelerate/core/error.h>
+#include "launch/child_processes.h"
+
+namespace accelerate {
+namespace {
+
+std::string signal_name(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
+}
+
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
+std::string describe_end(int status) {
+  if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
+  return fmt::format("failed with exit code {}", WEXITSTATUS(status));
+}
+
+// What poll takes: rounded up, or a deadline less than a millisecond away would be polled for without a pause.
+int milliseconds_until(std::optional<std::chrono::steady_clock::time_point> deadline) {
+  if (!deadline) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now()).count();
+  return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
+}
+
+}  // namespace
+
+WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, Telling telling)
+    : plan_(plan),
+      start_worker_(std::move(start_worker)),
+      telling_(telling),
+      keeper_(static_cast<int>(plan.workers.size())),
+      strangers_(list_children()) {}
+
+LaunchEnd WorkerSupervisor::run() {
+  for (const auto& note : plan_.notes) say(note);
+  for (int attempt = 0;; ++attempt) {
+    restarts_left_ = attempt < plan_.max_restarts;
+    run_attempt(attempt);
+    if (!end_.failed || !restarts_left_) break;
+    say(fmt::format("attempt {} of {}: all ranks are started again.", attempt + 2, plan_.max_restarts + 1));
+  }
+  keeper_.dismiss();
+  return end_;
+}
+
+void WorkerSupervisor::let_go() {
+  keeper_.let_go();
+  signals_.let_go();
+}
+
+void WorkerSupervisor::run_attempt(int attempt) {
+  phase_ = Phase::running;
+  deadline_.reset();
+  end_ = {};
+  start(attempt);
+  while (!finished()) {
+    wait_for_events();
+    while (const auto signal = signals_.take()) answer(*signal);
+    if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
+  }
+}
+
+// Every line that a launch has for the user goes through here.
+void WorkerSupervisor::say(const std::string& line) { std::fputs(("accelerate launch: " + line + "\n").c_str(), stderr); }
+
+void WorkerSupervisor::start(int attempt) {
+  workers_.clear();
+  workers_.reserve(plan_.workers.size());
+  try {
+    for (WorkerPlan worker : plan_.workers) {
+      const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
+      if (count != worker.variables.end()) count->second = std::to_string(attempt);
+      workers_.emplace_back(worker.rank, start_worker_(worker, input_of(worker.rank)));
+      keeper_.hold(static_cast<int>(workers_.size()) - 1, workers_.back().pid());
+    }
+  } catch (const WorkerError& error) {
+    end_ = {.exit_code = EXIT_FAILURE, .problem = error.what()};
+    if (telling_ == Telling::user) say(end_.problem);
+    stop(SIGTERM);
+  }
+  lend_terminal();
+}
+
+void WorkerSupervisor::lend_terminal() {
+  if (lends_terminal_ && !workers_.empty()) terminal_.lend_to(workers_.front().pid());
+}
+
+// Readers of one stdin would each get a part of it, so rank 0 alone has it. A terminal serves the one group in its
+// foreground: a lone worker is put there, but with several, Ctrl-C has to come to us, and reading would stop rank 0.
+WorkerInput WorkerSupervisor::input_of(int rank) {
+  if (rank != 0) return WorkerInput::empty;
+  if (::isatty(STDIN_FILENO) == 0) return WorkerInput::inherited;
+  lends_terminal_ = plan_.workers.size() == 1 && TerminalLoan::possible();
+  return lends_terminal_ ? WorkerInput::terminal : WorkerInput::empty;
+}
+
+bool WorkerSupervisor::finished() {
+  const auto has_ended = [](const WorkerProcess& worker) { return worker.status().has_value(); };
+  const auto is_gone = [](const WorkerProcess& worker) { return worker.group_is_gone(); };
+  // A clean run may leave processes behind on purpose.
+  if (phase_ == Phase::running) return std::all_of(workers_.begin(), workers_.end(), has_ended);
+  if (phase_ == Phase::last_words || !std::all_of(workers_.begin(), workers_.end(), is_gone)) return false;
+  end_orphans();
+  return orphans_.empty();
+}
+
+// Returns when a signal can be taken, something else that is watched has news, or the deadline has come.
+void WorkerSupervisor::wait_for_events() {
+  std::vector<pollfd> watched = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  ::poll(watched.data(), watched.size(), milliseconds_until(deadline_));
+}
+
+void WorkerSupervisor::answer(const ArrivedSignal& signal) {
+  if (signal.number == SIGCHLD) {
+    look_at_workers(signal.process);
+  } else if (signal.number == SIGTSTP) {
+    suspend();
+  } else {
+    pass_on(signal.number);
+  }
+}
+
+void WorkerSupervisor::act_on_deadline() {
+  if (phase_ == Phase::last_words) {
+    stop(SIGTERM);
+  } else {
+    kill_all();
+  }
+}
+
+// Ends of several workers may be announced by one SIGCHLD; the process it names is the one that ended first.
+void WorkerSupervisor::look_at_workers(pid_t first) {
+  auto named = std::find_if(workers_.begin(), workers_.end(), [first](auto& worker) { return worker.pid() == first; });
+  if (named != workers_.end()) look_at(*named);
+  for (auto& worker : workers_) look_at(worker);
+  const bool all_ended = std::all_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker.status().has_value(); });
+  if (phase_ == Phase::last_words && all_ended) stop(SIGTERM);
+}
+
+void WorkerSupervisor::look_at(WorkerProcess& worker) {
+  const bool ended_before = worker.status().has_value();
+  const bool gone_before = worker.group_is_gone();
+  const bool stopped = worker.poll();
+  if (stopped && lends_terminal_) suspend();
+  if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(&worker - workers_.data()));
+  if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && phase_ == Phase::running) note_failure(worker);
+}
+
+// The others are not stopped at once: what they say about the peer they lost may tell more than the one that died.
+void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
+  const int status = *worker.status();
+  const double seconds = worker.running_time().count();
+  end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
+  phase_ = Phase::last_words;
+  deadline_ = Clock::now() + plan_.last_words;
+  if (telling_ == Telling::caller && !restarts_left_) return;
+  const auto others = workers_.size() - 1;
+  say(fmt::format("rank {} {} after {:.1f} s{}", worker.rank(), describe_end(status), seconds,
+                  others == 0   ? "."
+                  : others == 1 ? "; the other rank is stopped."
+                                : "; the other ranks are stopped."));
+}
+
+void WorkerSupervisor::pass_on(int signal) {
+  restarts_left_ = false;
+  if (signal == SIGINT && interrupted_) return kill_all();
+  interrupted_ = interrupted_ || signal == SIGINT;
+  if (phase_ == Phase::running) {
+    end_ = {.exit_code = 128 + signal,
+            .problem = fmt::format("{} received and passed on to {} worker(s).", signal_name(signal), workers_.size())};
+    if (telling_ == Telling::user) say(end_.problem);
+  }
+  stop(signal);
+}
+
+// The first call starts the clock. What was stopped (SIGSTOP) has to go on in order to end.
+void WorkerSupervisor::stop(int signal) {
+  send_to_all(signal);
+  send_to_all(SIGCONT);
+  stop_signal_ = signal;
+  if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
+  phase_ = Phase::stopping;
+  deadline_ = Clock::now() + plan_.grace_period;
+  end_orphans();
+}
+
+void WorkerSupervisor::kill_all() {
+  phase_ = Phase::killing;
+  deadline_.reset();
+  send_to_all(SIGKILL);
+}
+
+void WorkerSupervisor::send_to_all(int signal) {
+  for (auto& worker : workers_) worker.send(signal);
+  for (pid_t orphan : orphans_) ::kill(orphan, signal);
+}
+
+// What left its worker's group (setsid) and then lost its parent is our child now. The groups' own orphans are not meant.
+void WorkerSupervisor::end_orphans() {
+  std::set<pid_t> found;
+  for (pid_t child : list_children()) {
+    const auto leads = [child](const WorkerProcess& worker) { return worker.leads(::getpgid(child)); };
+    if (strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
+    if (::waitpid(child, nullptr, WNOHANG) != 0) continue;
+    const bool told = orphans_.contains(child);
+    // One that belongs to another user cannot be ended, and is not waited for.
+    if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
+    if (!told) ::kill(child, SIGCONT);
+    found.insert(child);
+  }
+  orphans_ = std::move(found);
+}
+
+// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us.
+void WorkerSupervisor::suspend() {
+  for (auto& worker : workers_) worker.send(SIGSTOP);
+  terminal_.take_back();
+  ::raise(SIGTTIN);  // unlike SIGSTOP, it does nothing where no shell is there to let us go on
+  lend_terminal();
+  for (auto& worker : workers_) worker.send(SIGCONT);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <accelerate/launch/launch_plan.h>
+#include "launch/keeper.h"
+#include "launch/signal_scope.h"
+#include "launch/terminal_loan.h"
+#include "launch/worker_process.h"
+
+namespace accelerate {
+
+/// Starts one worker and returns its process id. Throws WorkerError when no process can be made.
+using StartWorker = std::function<pid_t(const WorkerPlan& plan, WorkerInput input)>;
+
+/// The worker whose failure ended a launch.
+struct FailedWorker {
+  int rank = 0;
+  /// As waitpid reports it.
+  int status = 0;
+  /// How long it ran, in seconds.
+  double seconds = 0;
+};
+
+/// How a launch ended.
+struct LaunchEnd {
+  /// What `run_launch` returns.
+  int exit_code = 0;
+  /// The rank that failed first in the last attempt. None when all went well, or a signal to the launcher ended it.
+  std::optional<FailedWorker> failed = {};
+  /// Why the launch ended when it was not a rank's failure; empty when all went well.
+  std::string problem = {};
+};
+
+/// Who gets to know about failures: users on stderr, or the program that asked for the launch (restarts are said anyway).
+enum class Telling { user, caller };
+
+/// Starts the workers of a plan, watches over them and ends them. See `run_launch` for the rules.
+class WorkerSupervisor {
+ public:
+  /// `plan` outlives it.
+  WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, Telling telling = Telling::user);
+
+  /// Runs the launch to its end.
+  LaunchEnd run();
+
+  /// For a worker that is a copy of this process: closes what is the launcher's, and gives SIGCHLD back its meaning.
+  void let_go();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { running, last_words, stopping, killing };
+
+  void say(const std::string& line);
+  void run_attempt(int attempt);
+  void start(int attempt);
+  WorkerInput input_of(int rank);
+  void lend_terminal();
+  bool finished();
+  void wait_for_events();
+  void answer(const ArrivedSignal& signal);
+  void act_on_deadline();
+  void look_at_workers(pid_t first);
+  void look_at(WorkerProcess& worker);
+  void note_failure(const WorkerProcess& worker);
+  void pass_on(int signal);
+  void stop(int signal);
+  void kill_all();
+  void send_to_all(int signal);
+  void end_orphans();
+  void suspend();
+
+  const LaunchPlan& plan_;
+  const StartWorker start_worker_;
+  const Telling telling_;
+  SignalScope signals_;  // before the workers, so that the end of none is missed
+  Keeper keeper_;
+  const std::set<pid_t> strangers_;  // children of ours that no worker left to us
+  TerminalLoan terminal_;
+  std::vector<WorkerProcess> workers_ = {};
+  std::set<pid_t> orphans_ = {};  // of workers, outside their groups, and told to end
+  Phase phase_ = Phase::running;
+  int stop_signal_ = 0;
+  bool lends_terminal_ = false;
+  bool interrupted_ = false;
+  bool restarts_left_ = false;
+  std::optional<Clock::time_point> deadline_ = {};
+  LaunchEnd end_ = {};
+};
+
+}  // namespace accelerate

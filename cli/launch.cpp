@@ -52,6 +52,24 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, std::optional<in
   return add_text(app, flag, std::move(use), help)->type_name("NUMBER");
 }
 
+void describe_output(CLI::App& app, LaunchOptions& options) {
+  const std::string output = "What becomes of the output";
+  const auto into = [](std::string& value) { return [&value](const std::string& text) { value = text; }; };
+  app.add_option_function<std::string>(
+         "-t,--tee", into(options.tee),
+         "streams that go to files too: 0 none, 1 stdout, 2 stderr, 3 both; per local rank: 0:3,1:0")
+      ->take_last()
+      ->type_name("STREAMS")
+      ->group(output);
+  add_text(app, "log_dir", into(options.log_dir),
+           "folder for these files; alone: both streams of every rank (default: a new one)")
+      ->type_name("FOLDER")
+      ->group(output);
+  add_text(app, "role", into(options.role), "ROLE_NAME of the processes, shown before teed lines (default: default)")
+      ->type_name("NAME")
+      ->group(output);
+}
+
 void describe(CLI::App& app, LaunchOptions& options) {
   app.formatter(std::make_shared<OneSpelling>());
   app.set_help_flag("-h,--help", "show this text");
@@ -69,6 +87,7 @@ void describe(CLI::App& app, LaunchOptions& options) {
   add_number(app, "main_process_port", options.main_process_port,
              "port on which rank 0 meets the others; 0: any free one (default: 29500 if free)")
       ->group("How the processes meet");
+  describe_output(app, options);
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {

@@ -98,6 +98,14 @@ std::string Console::draw() {
   return bytes;
 }
 
+void Console::clear_rows() {
+  if (!drawn_ || destination_.queued() > 0) return;
+  destination_.put("\r\x1b[J");
+  destination_.write_some();
+  drawn_ = false;
+  changed_ = true;
+}
+
 bool Console::is_full() const { return lines_.size() + destination_.queued() >= kMostQueued; }
 
 }  // namespace accelerate

@@ -32,6 +32,8 @@ class Console {
 
   /// Writes what can be written now, and draws what has changed.
   void serve();
+  /// Takes the rows off the terminal until it is served again.
+  void clear_rows();
   /// True when so much waits that no more should be put.
   bool is_full() const;
   /// True while something waits to be written.

@@ -109,7 +109,7 @@ Variables common_variables(const LaunchOptions& options, int processes, int thre
   return variables;
 }
 
-Variables place_variables(int rank, int processes, int port) {
+Variables place_variables(int rank, int processes, int port, const std::string& role) {
   const std::string index = std::to_string(rank);
   const std::string count = std::to_string(processes);
   return {{"RANK", index},
@@ -120,7 +120,7 @@ Variables place_variables(int rank, int processes, int port) {
           {"LOCAL_WORLD_SIZE", count},
           {"ROLE_WORLD_SIZE", count},
           {"GROUP_WORLD_SIZE", "1"},
-          {"ROLE_NAME", "default"},
+          {"ROLE_NAME", role},
           {"MASTER_ADDR", std::string(kLoopback)},
           {"MASTER_PORT", std::to_string(port)},
           {"TORCHELASTIC_RESTART_COUNT", "0"},
@@ -137,13 +137,14 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
   check(options);
   LaunchPlan plan;
   const int processes = count_processes(options, machine);
+  plan.output = plan_output(options.tee, options.log_dir, options.role, processes, environment);
   const int threads = choose_threads(options, environment, machine, plan.notes);
   const Variables common = common_variables(options, processes, threads);
   const int port = processes > 1 ? choose_port(options, machine, plan.notes) : 0;
   for (int rank = 0; rank < processes; ++rank) {
     WorkerPlan worker = {.rank = rank, .argv = options.command, .variables = common};
     if (processes > 1) {
-      worker.variables.merge(place_variables(rank, processes, port));
+      worker.variables.merge(place_variables(rank, processes, port, options.role));
       if (!environment("TORCH_NCCL_ASYNC_ERROR_HANDLING")) worker.variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
     }
     plan.workers.push_back(std::move(worker));

@@ -1,5 +1,6 @@
 #include "launch/worker_output.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,12 +31,16 @@ IgnoredWriteSignals::IgnoredWriteSignals() {
   ::sigaction(SIGXFSZ, &ignored, &size_before_);
 }
 
-IgnoredWriteSignals::~IgnoredWriteSignals() {
+void IgnoredWriteSignals::let_go() {
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
   ::sigaction(SIGXFSZ, &size_before_, nullptr);
 }
 
 WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ranks.size()) {
+  // A launcher that was started without one of them would take some other descriptor of its own for it.
+  while (::fcntl(STDERR_FILENO, F_GETFD) < 0 || ::fcntl(STDOUT_FILENO, F_GETFD) < 0 || ::fcntl(STDIN_FILENO, F_GETFD) < 0) {
+    if (::open("/dev/null", O_RDWR) < 0) break;
+  }
   const bool one = are_one_file(STDOUT_FILENO, STDERR_FILENO);
   consoles_.push_back(std::make_unique<Console>(STDOUT_FILENO, "stdout"));
   if (!one) consoles_.push_back(std::make_unique<Console>(STDERR_FILENO, "stderr"));
@@ -49,7 +54,7 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ra
 }
 
 WorkerStreams WorkerOutput::open(int rank, int attempt) {
-  if (ranks_.size() == 1 && !plan_.has_files()) return {};
+  if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
   Rank& place = ranks_.at(static_cast<size_t>(rank));
   for (auto& stream : place.streams) stream->end();
   place.streams.clear();
@@ -83,6 +88,7 @@ std::unique_ptr<LogFile> WorkerOutput::file_for(int rank, int attempt, bool is_e
 }
 
 void WorkerOutput::started(int rank) {
+  if (ranks_.empty()) return;
   for (auto& stream : ranks_[static_cast<size_t>(rank)].streams) stream->close_writing_end();
 }
 
@@ -105,6 +111,7 @@ void WorkerOutput::serve() {
 }
 
 void WorkerOutput::drain(int rank) {
+  if (ranks_.empty()) return;
   for (auto& stream : ranks_[static_cast<size_t>(rank)].streams) stream->drain();
   pass_on();
 }
@@ -121,6 +128,7 @@ void WorkerOutput::pass_on() {
 }
 
 std::vector<std::string> WorkerOutput::last_lines(int rank) const {
+  if (ranks_.empty()) return {};
   const Rank& place = ranks_[static_cast<size_t>(rank)];
   std::vector<std::string> rests;
   for (const auto& stream : place.streams) rests.push_back(stream->rest());
@@ -151,6 +159,15 @@ void WorkerOutput::resize() {
     for (auto& stream : rank.streams) stream->resize();
   }
   for (auto& console : consoles_) console->serve();
+}
+
+void WorkerOutput::clear_rows() {
+  for (auto& console : consoles_) console->clear_rows();
+}
+
+void WorkerOutput::let_go() {
+  for (auto& rank : ranks_) rank.streams.clear();
+  ignored_signals_.let_go();
 }
 
 void WorkerOutput::finish() {

@@ -15,22 +15,20 @@
 #include "launch/last_lines.h"
 #include "launch/log_folder.h"
 #include "launch/rank_stream.h"
+#include "launch/worker_process.h"
 
 namespace accelerate {
-
-/// Descriptors for the stdout and stderr of a new worker; -1: it inherits the launcher's.
-struct WorkerStreams {
-  int out = -1;
-  int err = -1;
-};
 
 /// While it lives, writing to a pipe without reader, or past a limit on file sizes, is an error and no signal.
 class IgnoredWriteSignals {
  public:
   IgnoredWriteSignals();
-  ~IgnoredWriteSignals();
+  ~IgnoredWriteSignals() { let_go(); }
   IgnoredWriteSignals(const IgnoredWriteSignals&) = delete;
   IgnoredWriteSignals& operator=(const IgnoredWriteSignals&) = delete;
+
+  /// Signals mean again what they did.
+  void let_go();
 
  private:
   struct sigaction pipe_before_ = {};
@@ -41,8 +39,8 @@ class IgnoredWriteSignals {
 /// files. Lines stay whole: a line of one rank never stands inside that of another, except that one longer than 1 MiB is passed
 /// on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes nothing, the ranks are not read.
 ///
-/// A lone worker without files inherits our streams. When our stdout and stderr are one file, those of a rank are one stream, so
-/// that their order is kept, unless a file of one of them is wanted.
+/// A lone worker without files inherits our streams, and so do all when the plan names no ranks. When our stdout and stderr are
+/// one file, those of a rank are one stream, so that their order is kept, unless a file of one of them is wanted.
 class WorkerOutput {
  public:
   explicit WorkerOutput(const OutputPlan& plan);
@@ -66,11 +64,16 @@ class WorkerOutput {
   void say(std::string_view line);
   /// The terminal has another size.
   void resize();
+  /// Takes the rows that may still change off the terminal, until `serve` is called again.
+  void clear_rows();
 
   /// Ends all streams; what is there now is taken. What waits for a slow reader is still written by `serve`.
   void finish();
   /// True while something waits to be written.
   bool is_pending() const;
+
+  /// For a worker that is a copy of this process: closes what is the launcher's. Nothing else may be called then.
+  void let_go();
 
  private:
   struct Rank {
@@ -85,7 +88,7 @@ class WorkerOutput {
   void pass_on();
   void tell_problems();
 
-  const IgnoredWriteSignals ignored_signals_;
+  IgnoredWriteSignals ignored_signals_;
   const OutputPlan plan_;
   std::vector<std::unique_ptr<Console>> consoles_;  // stdout and stderr, or one where they are one file
   std::vector<Rank> ranks_;

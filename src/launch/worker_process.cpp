@@ -47,7 +47,8 @@ void reset_signals() {
 }
 
 // Runs in the new process, where only async-signal-safe calls are sure to work: everything was allocated before.
-[[noreturn]] void become_worker(const char* path, char** argv, char** environment, WorkerInput input, pid_t launcher) {
+[[noreturn]] void become_worker(const char* path, char** argv, char** environment, WorkerInput input, WorkerStreams streams,
+                                pid_t launcher) {
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -61,6 +62,8 @@ void reset_signals() {
       ::close(nothing);
     }
   }
+  if (streams.out >= 0) ::dup2(streams.out, STDOUT_FILENO);
+  if (streams.err >= 0) ::dup2(streams.err, STDERR_FILENO);
   reset_signals();
   // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
   ::execvpe(path, argv, environment);
@@ -70,7 +73,8 @@ void reset_signals() {
 
 }  // namespace
 
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input) {
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
+                    WorkerStreams streams) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
@@ -79,7 +83,8 @@ pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::
   const pid_t pid = ::fork();
   if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", plan.rank, ::strerrordesc_np(errno)));
   if (pid == 0) {
-    become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, launcher);
+    become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, streams,
+                  launcher);
   }
   // Both sides do it: whichever comes first, the group exists before it is signalled.
   ::setpgid(pid, pid);

@@ -14,9 +14,16 @@ namespace accelerate {
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
 
+/// Descriptors for the stdout and stderr of a new worker; -1: it inherits the launcher's.
+struct WorkerStreams {
+  int out = -1;
+  int err = -1;
+};
+
 /// Starts `path` as `plan` says, without the variables in `removed`, in a process group of its own. Returns its process id.
 /// Throws WorkerError when no process can be made.
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
+                    WorkerStreams streams);
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {

@@ -47,7 +47,17 @@ CLI::Option* add_text(CLI::App& app, const std::string& flag, std::function<void
   return app.add_option_function<std::string>(both_spellings(flag), std::move(use), help)->take_last();
 }
 
-CLI::Option* add_number(CLI::App& app, const std::string& flag, std::optional<int>& value, const char* help) {
+double parse_seconds(const std::string& flag, const std::string& text) {
+  double seconds = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (problem != std::errc() || end != text.data() + text.size()) {
+    throw UsageError("--" + flag + " is '" + text + "'; give a number of seconds.");
+  }
+  return seconds;
+}
+
+template <typename Number>
+CLI::Option* add_number(CLI::App& app, const std::string& flag, Number& value, const char* help) {
   auto use = [flag, &value](const std::string& text) { value = parse_number(flag, text); };
   return add_text(app, flag, std::move(use), help)->type_name("NUMBER");
 }
@@ -70,23 +80,51 @@ void describe_output(CLI::App& app, LaunchOptions& options) {
       ->group(output);
 }
 
+void describe_places(CLI::App& app, LaunchOptions& options) {
+  const std::string hardware = "What to run on";
+  app.add_flag(both_spellings("cpu"), options.cpu, "run on the CPU even where there are GPUs")->group(hardware);
+  add_number(app, "num_processes", options.num_processes,
+             "processes to start, on all machines together (default: one for each GPU, or one on the CPU)")
+      ->group(hardware);
+  add_number(app, "num_machines", options.num_machines, "machines that take part; launch on each of them (default: 1)")
+      ->group(hardware);
+  add_number(app, "machine_rank", options.machine_rank, "which of the machines this one is, from 0")->group(hardware);
+  const std::string meeting = "How the processes meet";
+  add_text(
+      app, "main_process_ip", [&options](const std::string& text) { options.main_process_ip = text; },
+      "address of machine 0; several machines need it")
+      ->type_name("ADDRESS")
+      ->group(meeting);
+  add_number(app, "main_process_port", options.main_process_port,
+             "port on which rank 0 meets the others; 0: any free one (default: 29500 if free)")
+      ->group(meeting);
+}
+
+void describe_failures(CLI::App& app, LaunchOptions& options) {
+  const std::string failures = "When something fails";
+  add_number(app, "max_restarts", options.max_restarts, "how often all ranks are started again after one failed (default: 0)")
+      ->group(failures);
+  add_text(
+      app, "grace_period", [&options](const std::string& text) { options.grace_period = parse_seconds("grace_period", text); },
+      "how long ranks may take to stop before they are killed (default: 30)")
+      ->type_name("SECONDS")
+      ->group(failures);
+  app.add_flag(both_spellings("debug"), options.debug, "let the processes check that their exchanges fit together")
+      ->group(failures);
+}
+
 void describe(CLI::App& app, LaunchOptions& options) {
   app.formatter(std::make_shared<OneSpelling>());
   app.set_help_flag("-h,--help", "show this text");
   app.prefix_command();  // from the program's name on, nothing is ours
-  const std::string hardware = "What to run on";
-  app.add_flag(both_spellings("cpu"), options.cpu, "run on the CPU even where there are GPUs")->group(hardware);
-  add_number(app, "num_processes", options.num_processes, "processes to start (default: one for each GPU, or one on the CPU)")
-      ->group(hardware);
+  describe_places(app, options);
   const std::string resources = "How each process computes";
   auto use = [&options](const std::string& text) { options.mixed_precision = text; };
   add_text(app, "mixed_precision", use, "no, fp16, bf16 or fp8 (default: no)")->type_name("PRECISION")->group(resources);
   add_number(app, "num_cpu_threads_per_process", options.num_cpu_threads_per_process,
              "OMP_NUM_THREADS of each process (default: that variable, else a share of the cores)")
       ->group(resources);
-  add_number(app, "main_process_port", options.main_process_port,
-             "port on which rank 0 meets the others; 0: any free one (default: 29500 if free)")
-      ->group("How the processes meet");
+  describe_failures(app, options);
   describe_output(app, options);
 }
 
@@ -113,22 +151,24 @@ int refuse(const std::string& problem) {
   return kUsageExitCode;
 }
 
-LaunchPlan plan_from(CLI::App& app, std::vector<std::string> arguments) {
+LaunchPlan plan_from(CLI::App& app, std::vector<std::string> arguments, PortReservation& port) {
   LaunchOptions options;
   describe(app, options);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   app.parse(std::move(arguments));
   options.command = command_from(app);
-  return plan_launch(options, process_environment, read_machine_facts());
+  if (options.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
+  return plan_launch(options, process_environment, read_machine_facts(port));
 }
 
 }  // namespace
 
 int run_launch_command(std::vector<std::string> arguments) {
-  CLI::App app("Starts a program on one or more processes of this machine, and tells each of them its place.");
+  CLI::App app("Starts a program on one or more processes, and tells each of them its place.");
+  PortReservation port;  // until the launch has ended
   LaunchPlan plan;
   try {
-    plan = plan_from(app, std::move(arguments));
+    plan = plan_from(app, std::move(arguments), port);
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return 0;

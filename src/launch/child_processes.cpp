@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 
 namespace accelerate {
@@ -15,7 +14,8 @@ namespace {
 // The parent of process `pid`, or 0 when there is no such process (any more).
 pid_t parent_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  std::getline(file, text, '\0');  // unlike reading by iterator, this does not throw when the process goes away meanwhile
   // "pid (name) state parent ...", and a name may hold anything.
   const auto name_end = text.rfind(')');
   int parent = 0;

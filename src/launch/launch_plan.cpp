@@ -14,7 +14,8 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 
 constexpr int kDefaultPort = 29500;
-constexpr std::string_view kLoopback = "127.0.0.1";
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr double kLongestGrace = 1e6;
 
 // What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it
 // belongs to the launch that the launcher is a worker of.
@@ -36,8 +37,40 @@ constexpr std::array kPlaceVariables = {"RANK",
                                         "TORCHELASTIC_SIGNALS_TO_HANDLE",
                                         "TORCHELASTIC_ERROR_FILE"};
 
+void check_machines(const LaunchOptions& options) {
+  if (options.num_machines < 1) {
+    throw UsageError(fmt::format("--num_machines is {}; at least 1 machine is needed.", options.num_machines));
+  }
+  if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
+    throw UsageError(fmt::format("--machine_rank is {} with --num_machines {}; machines are numbered from 0 to {}.",
+                                 options.machine_rank, options.num_machines, options.num_machines - 1));
+  }
+  if (options.num_machines == 1) return;
+  if (options.num_processes.value_or(options.num_machines) % options.num_machines != 0) {
+    throw UsageError(
+        fmt::format("--num_processes is {} with --num_machines {}; it counts the processes of all machines, and every machine "
+                    "starts the same number of them: give a multiple of {}.",
+                    *options.num_processes, options.num_machines, options.num_machines));
+  }
+  if (options.main_process_ip.value_or("").empty()) {
+    throw UsageError(
+        fmt::format("--main_process_ip is missing with --num_machines {}; give the address of machine 0.", options.num_machines));
+  }
+  if (options.main_process_port == 0) {
+    throw UsageError(
+        fmt::format("--main_process_port is 0 with --num_machines {}; every machine would choose another port: "
+                    "give all of them the same one.",
+                    options.num_machines));
+  }
+  if (options.max_restarts > 0) {
+    throw UsageError(
+        fmt::format("--max_restarts is {} with --num_machines {}; a launcher can start only the ranks of its own "
+                    "machine again, and the others would not know.",
+                    options.max_restarts, options.num_machines));
+  }
+}
+
 void check(const LaunchOptions& options) {
-  if (options.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
   if (options.num_processes && *options.num_processes < 1) {
     throw UsageError(fmt::format("--num_processes is {}; at least 1 process is needed.", *options.num_processes));
   }
@@ -53,17 +86,33 @@ void check(const LaunchOptions& options) {
   if (std::find(precisions.begin(), precisions.end(), options.mixed_precision) == precisions.end()) {
     throw UsageError(fmt::format("--mixed_precision is '{}'; choose no, fp16, bf16 or fp8.", options.mixed_precision));
   }
+  if (options.max_restarts < 0) {
+    throw UsageError(fmt::format("--max_restarts is {}; give 0 or more.", options.max_restarts));
+  }
+  if (!(options.grace_period >= 0 && options.grace_period <= kLongestGrace)) {
+    throw UsageError(fmt::format("--grace_period is {}; give seconds from 0 to {}.", options.grace_period, kLongestGrace));
+  }
+  check_machines(options);
 }
 
+// On this machine.
 int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
-  if (options.num_processes) return *options.num_processes;
+  if (options.num_processes) return *options.num_processes / options.num_machines;
   return options.cpu ? 1 : std::max(1, machine.gpus);
 }
 
 int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::vector<std::string>& notes) {
   const int wanted = options.main_process_port.value_or(kDefaultPort);
-  if (wanted != 0 && machine.port_is_free(wanted)) return wanted;
-  const int found = machine.find_free_port();
+  // Rank 0 listens on machine 0, and the others cannot know what is free there.
+  if (options.machine_rank != 0) return wanted;
+  if (wanted != 0 && machine.reserve_port(wanted)) return wanted;
+  if (options.num_machines > 1) {
+    throw UsageError(
+        fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there. All machines have to "
+                    "agree on the port, so no other is chosen: give all of them the same one, free on this machine.",
+                    wanted));
+  }
+  const int found = machine.reserve_free_port();
   // Nobody chose the default port, so nobody misses it.
   if (wanted != 0 && options.main_process_port) {
     notes.push_back(
@@ -83,7 +132,7 @@ int choose_threads(const LaunchOptions& options, const Environment& environment,
   if (!options.cpu || !options.num_processes) return 1;
   const auto under_mpi =
       integer_from(environment, {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"});
-  const int threads = machine.physical_cores / std::max(1, under_mpi.value_or(*options.num_processes));
+  const int threads = machine.physical_cores / std::max(1, under_mpi.value_or(*options.num_processes / options.num_machines));
   if (threads <= 1) return 1;
   notes.push_back(
       fmt::format("Each process gets {} CPU threads, its share of {} cores; "
@@ -100,6 +149,7 @@ Variables common_variables(const LaunchOptions& options, int processes, int thre
                          {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
                          {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
                          {"OMP_NUM_THREADS", std::to_string(threads)}};
+  if (options.debug) variables.emplace("ACCELERATE_DEBUG_MODE", "true");
   if (options.cpu) {
     variables.insert({{"ACCELERATE_USE_CPU", "True"}, {"KMP_AFFINITY", "granularity=fine,compact,1,0"}, {"KMP_BLOCKTIME", "1"}});
   } else if (processes == 1) {
@@ -109,22 +159,22 @@ Variables common_variables(const LaunchOptions& options, int processes, int thre
   return variables;
 }
 
-Variables place_variables(int rank, int processes, int port, const std::string& role) {
-  const std::string index = std::to_string(rank);
-  const std::string count = std::to_string(processes);
-  return {{"RANK", index},
-          {"LOCAL_RANK", index},
-          {"ROLE_RANK", index},
-          {"GROUP_RANK", "0"},
-          {"WORLD_SIZE", count},
-          {"LOCAL_WORLD_SIZE", count},
-          {"ROLE_WORLD_SIZE", count},
-          {"GROUP_WORLD_SIZE", "1"},
-          {"ROLE_NAME", role},
-          {"MASTER_ADDR", std::string(kLoopback)},
+Variables place_variables(const LaunchOptions& options, int local_rank, int local_processes, int port) {
+  const std::string rank = std::to_string(options.machine_rank * local_processes + local_rank);
+  const std::string processes = std::to_string(options.num_machines * local_processes);
+  return {{"RANK", rank},
+          {"LOCAL_RANK", std::to_string(local_rank)},
+          {"ROLE_RANK", rank},
+          {"GROUP_RANK", std::to_string(options.machine_rank)},
+          {"WORLD_SIZE", processes},
+          {"LOCAL_WORLD_SIZE", std::to_string(local_processes)},
+          {"ROLE_WORLD_SIZE", processes},
+          {"GROUP_WORLD_SIZE", std::to_string(options.num_machines)},
+          {"ROLE_NAME", options.role},
+          {"MASTER_ADDR", options.num_machines > 1 ? *options.main_process_ip : kLoopback},
           {"MASTER_PORT", std::to_string(port)},
-          {"TORCHELASTIC_RESTART_COUNT", "0"},
-          {"TORCHELASTIC_MAX_RESTARTS", "0"},
+          {"TORCHELASTIC_RESTART_COUNT", "0"},  // the supervisor counts on
+          {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
           {"TORCHELASTIC_RUN_ID", "none"},
           {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
           // This launcher hosts no store: rank 0 does, and must be told so.
@@ -135,17 +185,24 @@ Variables place_variables(int rank, int processes, int port, const std::string& 
 
 LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
   check(options);
-  LaunchPlan plan;
-  const int processes = count_processes(options, machine);
-  plan.output = plan_output(options.tee, options.log_dir, options.role, processes, environment);
+  LaunchPlan plan = {.max_restarts = options.max_restarts};
+  plan.grace_period = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.grace_period));
+  const int local_processes = count_processes(options, machine);
+  const int processes = local_processes * options.num_machines;
+  plan.output = plan_output(options.tee, options.log_dir, options.role, options.machine_rank * local_processes, local_processes,
+                            environment);
   const int threads = choose_threads(options, environment, machine, plan.notes);
   const Variables common = common_variables(options, processes, threads);
   const int port = processes > 1 ? choose_port(options, machine, plan.notes) : 0;
-  for (int rank = 0; rank < processes; ++rank) {
+  for (int local_rank = 0; local_rank < local_processes; ++local_rank) {
+    const int rank = options.machine_rank * local_processes + local_rank;
     WorkerPlan worker = {.rank = rank, .argv = options.command, .variables = common};
     if (processes > 1) {
-      worker.variables.merge(place_variables(rank, processes, port, options.role));
+      worker.variables.merge(place_variables(options, local_rank, local_processes, port));
       if (!environment("TORCH_NCCL_ASYNC_ERROR_HANDLING")) worker.variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
+    } else if (options.max_restarts > 0) {
+      worker.variables.insert(
+          {{"TORCHELASTIC_RESTART_COUNT", "0"}, {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)}});
     }
     plan.workers.push_back(std::move(worker));
   }

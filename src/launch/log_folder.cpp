@@ -45,8 +45,8 @@ std::string temporary_folder() {
 LogFolder::LogFolder(const std::string& log_dir, const std::string& run)
     : path_(new_folder((log_dir.empty() ? temporary_folder() : existing_folder(log_dir)) + "/" + run + "_")) {}
 
-std::string LogFolder::file_of(int attempt, int rank, const std::string& stream) const {
-  return fmt::format("{}/attempt_{}/{}/{}.log", path_, attempt, rank, stream);
+std::string LogFolder::file_of(int attempt, int local_rank, const std::string& stream) const {
+  return fmt::format("{}/attempt_{}/{}/{}.log", path_, attempt, local_rank, stream);
 }
 
 LogFile::LogFile(std::string path) : path_(std::move(path)) {

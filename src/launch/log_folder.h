@@ -4,7 +4,7 @@
 
 namespace accelerate {
 
-/// The files of one launch: <log_dir>/<run>_<random>/attempt_<n>/<rank>/<stream>.log, as torchrun lays them out.
+/// The files of one launch: <log_dir>/<run>_<random>/attempt_<n>/<local rank>/<stream>.log, as torchrun lays them out.
 class LogFolder {
  public:
   /// Makes the folder of this run inside `log_dir`, or inside a new one among the temporary files when that is empty.
@@ -15,7 +15,7 @@ class LogFolder {
   const std::string& path() const { return path_; }
 
   /// Where a stream of a rank is written.
-  std::string file_of(int attempt, int rank, const std::string& stream) const;
+  std::string file_of(int attempt, int local_rank, const std::string& stream) const;
 
  private:
   std::string path_;

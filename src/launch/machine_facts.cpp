@@ -1,14 +1,7 @@
 #include <accelerate/launch/machine_facts.h>
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,60 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include <accelerate/core/error.h>
-
 namespace accelerate {
 namespace {
-
-class Socket {
- public:
-  explicit Socket(int family) : descriptor_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
-  ~Socket() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
-// As rank 0's store does it: SO_REUSEADDR passes over connections of an earlier run that linger, and only listening tells
-// whether another program listens already.
-bool listen_on(const Socket& socket, const sockaddr* address, socklen_t size) {
-  const int on = 1;
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  return ::bind(socket.get(), address, size) == 0 && ::listen(socket.get(), 1) == 0;
-}
-
-int port_of(const Socket& socket) {
-  sockaddr_storage bound = {};
-  socklen_t size = sizeof bound;
-  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
-  const bool six = bound.ss_family == AF_INET6;
-  return ntohs(six ? reinterpret_cast<sockaddr_in6&>(bound).sin6_port : reinterpret_cast<sockaddr_in&>(bound).sin_port);
-}
-
-// Listens on `port` (0: any) at all addresses and lets go again. Returns the port, or 0 when it cannot be had.
-int try_port(int port) {
-  const Socket six(AF_INET6);
-  if (six.get() >= 0) {
-    // A dual-stack wildcard collides with listeners on any address of either family, as rank 0's store would.
-    const int off = 0;
-    ::setsockopt(six.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-    sockaddr_in6 any = {};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(static_cast<uint16_t>(port));
-    if (listen_on(six, reinterpret_cast<const sockaddr*>(&any), sizeof any)) return port_of(six);
-    if (errno != EADDRNOTAVAIL) return 0;  // EADDRNOTAVAIL: the kernel knows IPv6, but it is switched off
-  }
-  const Socket four(AF_INET);
-  sockaddr_in any = {};
-  any.sin_family = AF_INET;
-  any.sin_port = htons(static_cast<uint16_t>(port));
-  return listen_on(four, reinterpret_cast<const sockaddr*>(&any), sizeof any) ? port_of(four) : 0;
-}
 
 int count_entries(const std::filesystem::path& folder, bool (*counts)(const std::string& name)) {
   int found = 0;
@@ -105,14 +46,6 @@ std::string_view next_part(std::string_view& rest, char separator) {
 
 }  // namespace
 
-bool port_is_free(int port) { return try_port(port) != 0; }
-
-int find_free_port() {
-  const int port = try_port(0);
-  if (port == 0) throw DistributedError(std::string("No free port was found for rank 0: ") + std::strerror(errno) + ".");
-  return port;
-}
-
 int count_visible_gpus(int present, const std::optional<std::string>& visible) {
   if (!visible) return present;
   std::string_view rest = *visible;
@@ -144,12 +77,14 @@ int count_physical_cores(std::string_view cpuinfo) {
   return std::max(1, cores.empty() ? processors : static_cast<int>(cores.size()));
 }
 
-MachineFacts read_machine_facts(const Environment& environment) {
+MachineFacts read_machine_facts(PortReservation& port, const Environment& environment) {
   std::ifstream file("/proc/cpuinfo");
   const std::string cpuinfo{std::istreambuf_iterator<char>(file), {}};
   return {.gpus = count_visible_gpus(count_present_gpus(), environment("CUDA_VISIBLE_DEVICES")),
           .physical_cores = cpuinfo.empty() ? std::max(1, static_cast<int>(std::thread::hardware_concurrency()))
-                                            : count_physical_cores(cpuinfo)};
+                                            : count_physical_cores(cpuinfo),
+          .reserve_port = [&port](int wanted) { return port.take(wanted); },
+          .reserve_free_port = [&port] { return port.take_any(); }};
 }
 
 }  // namespace accelerate

@@ -74,20 +74,22 @@ bool OutputPlan::has_files() const {
   return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.stdout_to_file || rank.stderr_to_file; });
 }
 
-OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const std::string& role, int processes,
+OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const std::string& role, int first_rank, int processes,
                        const Environment& environment) {
   const std::vector<int> streams = streams_of_ranks(tee, processes);
   const bool tees = std::any_of(streams.begin(), streams.end(), [](int chosen) { return chosen != 0; });
   const std::string prefix = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("[${role_name}${local_rank}]:");
   OutputPlan plan = {.ranks = {}, .log_dir = log_dir};
-  for (size_t rank = 0; rank < streams.size(); ++rank) {
+  for (size_t local_rank = 0; local_rank < streams.size(); ++local_rank) {
     // A folder without --tee asks for files and for nothing else.
-    const int chosen = tees || log_dir.empty() ? streams[rank] : 3;
-    const std::string index = std::to_string(rank);
-    plan.ranks.push_back(
-        {.stdout_to_file = (chosen & 1) != 0,
-         .stderr_to_file = (chosen & 2) != 0,
-         .prefix = tees ? fill_template(prefix, {{"role_name", role}, {"rank", index}, {"local_rank", index}}) : ""});
+    const int chosen = tees || log_dir.empty() ? streams[local_rank] : 3;
+    const int rank = first_rank + static_cast<int>(local_rank);
+    const std::map<std::string, std::string> values = {
+        {"role_name", role}, {"rank", std::to_string(rank)}, {"local_rank", std::to_string(local_rank)}};
+    plan.ranks.push_back({.rank = rank,
+                          .stdout_to_file = (chosen & 1) != 0,
+                          .stderr_to_file = (chosen & 2) != 0,
+                          .prefix = tees ? fill_template(prefix, values) : ""});
   }
   return plan;
 }

@@ -53,43 +53,44 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ra
   }
 }
 
-WorkerStreams WorkerOutput::open(int rank, int attempt) {
+WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
-  Rank& place = ranks_.at(static_cast<size_t>(rank));
+  Rank& place = ranks_.at(static_cast<size_t>(local_rank));
   for (auto& stream : place.streams) stream->end();
   place.streams.clear();
   place.last_lines = {};
-  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(rank)];
-  place.streams.push_back(make_stream(rank, attempt, false));
+  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
+  place.streams.push_back(make_stream(local_rank, attempt, false));
   if (consoles_.size() == 2 || wanted.stdout_to_file || wanted.stderr_to_file) {
-    place.streams.push_back(make_stream(rank, attempt, true));
+    place.streams.push_back(make_stream(local_rank, attempt, true));
   }
   tell_problems();
   return {.out = place.streams.front()->writing_end(), .err = place.streams.back()->writing_end()};
 }
 
-std::unique_ptr<RankStream> WorkerOutput::make_stream(int rank, int attempt, bool is_error) {
+std::unique_ptr<RankStream> WorkerOutput::make_stream(int local_rank, int attempt, bool is_error) {
   Console& console = is_error ? errors() : *consoles_.front();
-  return std::make_unique<RankStream>(console, 2 * rank + (is_error ? 1 : 0), prefix_of(rank, is_error),
-                                      ranks_[static_cast<size_t>(rank)].last_lines, file_for(rank, attempt, is_error));
+  return std::make_unique<RankStream>(console, 2 * local_rank + (is_error ? 1 : 0), prefix_of(local_rank, is_error),
+                                      ranks_[static_cast<size_t>(local_rank)].last_lines,
+                                      file_for(local_rank, attempt, is_error));
 }
 
-std::string WorkerOutput::prefix_of(int rank, bool is_error) const {
-  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(rank)];
+std::string WorkerOutput::prefix_of(int local_rank, bool is_error) const {
+  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
   if (!wanted.prefix.empty() && (is_error ? wanted.stderr_to_file : wanted.stdout_to_file)) return wanted.prefix;
   const Console& console = is_error ? *consoles_.back() : *consoles_.front();
-  return console.is_terminal() && ranks_.size() > 1 ? fmt::format("[{}] ", rank) : "";
+  return console.is_terminal() && ranks_.size() > 1 ? fmt::format("[{}] ", wanted.rank) : "";
 }
 
-std::unique_ptr<LogFile> WorkerOutput::file_for(int rank, int attempt, bool is_error) {
-  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(rank)];
+std::unique_ptr<LogFile> WorkerOutput::file_for(int local_rank, int attempt, bool is_error) {
+  const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
   if (!folder_ || !(is_error ? wanted.stderr_to_file : wanted.stdout_to_file)) return nullptr;
-  return std::make_unique<LogFile>(folder_->file_of(attempt, rank, is_error ? "stderr" : "stdout"));
+  return std::make_unique<LogFile>(folder_->file_of(attempt, local_rank, is_error ? "stderr" : "stdout"));
 }
 
-void WorkerOutput::started(int rank) {
+void WorkerOutput::started(int local_rank) {
   if (ranks_.empty()) return;
-  for (auto& stream : ranks_[static_cast<size_t>(rank)].streams) stream->close_writing_end();
+  for (auto& stream : ranks_[static_cast<size_t>(local_rank)].streams) stream->close_writing_end();
 }
 
 void WorkerOutput::add_to(std::vector<pollfd>& waited_for) const {
@@ -110,9 +111,9 @@ void WorkerOutput::serve() {
   pass_on();
 }
 
-void WorkerOutput::drain(int rank) {
+void WorkerOutput::drain(int local_rank) {
   if (ranks_.empty()) return;
-  for (auto& stream : ranks_[static_cast<size_t>(rank)].streams) stream->drain();
+  for (auto& stream : ranks_[static_cast<size_t>(local_rank)].streams) stream->drain();
   pass_on();
 }
 
@@ -127,9 +128,9 @@ void WorkerOutput::pass_on() {
   }
 }
 
-std::vector<std::string> WorkerOutput::last_lines(int rank) const {
+std::vector<std::string> WorkerOutput::last_lines(int local_rank) const {
   if (ranks_.empty()) return {};
-  const Rank& place = ranks_[static_cast<size_t>(rank)];
+  const Rank& place = ranks_[static_cast<size_t>(local_rank)];
   std::vector<std::string> rests;
   for (const auto& stream : place.streams) rests.push_back(stream->rest());
   return place.last_lines.texts(rests);

@@ -47,18 +47,18 @@ class WorkerOutput {
 
   /// Streams for a worker that is about to be started, in place of those it had in an earlier attempt.
   /// Throws WorkerError when there can be none.
-  WorkerStreams open(int rank, int attempt = 0);
+  WorkerStreams open(int local_rank, int attempt = 0);
   /// The worker has been started (or could not be): our copies of its descriptors are closed.
-  void started(int rank);
+  void started(int local_rank);
 
   /// What to wait for before `serve` has something to do.
   void add_to(std::vector<pollfd>& waited_for) const;
   /// Reads and writes what can be.
   void serve();
   /// Takes all that the rank has written so far.
-  void drain(int rank);
+  void drain(int local_rank);
   /// The last lines of the rank, at most 10, without control sequences.
-  std::vector<std::string> last_lines(int rank) const;
+  std::vector<std::string> last_lines(int local_rank) const;
 
   /// Writes a line of the launcher itself to stderr.
   void say(std::string_view line);
@@ -82,9 +82,9 @@ class WorkerOutput {
   };
 
   Console& errors() { return *consoles_.back(); }
-  std::unique_ptr<RankStream> make_stream(int rank, int attempt, bool is_error);
-  std::string prefix_of(int rank, bool is_error) const;
-  std::unique_ptr<LogFile> file_for(int rank, int attempt, bool is_error);
+  std::unique_ptr<RankStream> make_stream(int local_rank, int attempt, bool is_error);
+  std::string prefix_of(int local_rank, bool is_error) const;
+  std::unique_ptr<LogFile> file_for(int local_rank, int attempt, bool is_error);
   void pass_on();
   void tell_problems();
 

@@ -92,9 +92,9 @@ void WorkerSupervisor::start(int attempt) {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
-      const WorkerStreams streams = output_.open(worker.rank, attempt);
+      const WorkerStreams streams = output_.open(static_cast<int>(workers_.size()), attempt);
       workers_.emplace_back(worker.rank, start_worker_(worker, input_of(worker.rank), streams));
-      output_.started(worker.rank);
+      output_.started(static_cast<int>(workers_.size()) - 1);
       keeper_.hold(static_cast<int>(workers_.size()) - 1, workers_.back().pid());
     }
   } catch (const WorkerError& error) {
@@ -184,12 +184,13 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   deadline_ = Clock::now() + plan_.last_words;
   if (telling_ == Telling::caller && !restarts_left_) return;
   const auto others = workers_.size() - 1;
-  output_.drain(worker.rank());
+  const int local_rank = static_cast<int>(&worker - workers_.data());
+  output_.drain(local_rank);
   say(fmt::format("rank {} {} after {:.1f} s{}{}", worker.rank(), describe_end(status), seconds,
                   others == 0   ? "."
                   : others == 1 ? "; the other rank is stopped."
                                 : "; the other ranks are stopped.",
-                  quote_lines(output_.last_lines(worker.rank()))));
+                  quote_lines(output_.last_lines(local_rank))));
 }
 
 void WorkerSupervisor::pass_on(int signal) {

@@ -1,4 +1,4 @@
-#include <accelerate/launch/machine_facts.h>
+#include <accelerate/launch/port_reservation.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -126,7 +126,8 @@ TEST(Golden, ProcessLayout) {
   for (const auto& c : golden::read("environment.json").value("process_layout", json::array())) {
     std::vector<golden::Outcome> outcomes(c.at("P").get<size_t>());
     std::vector<std::thread> ranks;
-    const int port = accelerate::find_free_port();
+    accelerate::PortReservation reservation;
+    const int port = reservation.take_any();
     for (size_t r = 0; r < outcomes.size(); ++r) {
       ranks.emplace_back([&, r] {
         auto given = c.at("ranks").at(r).at("given").get<Table>();

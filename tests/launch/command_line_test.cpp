@@ -46,7 +46,8 @@ TEST(LaunchCommandLine, HelpShowsEveryFlagOnceInGroups) {
   const auto result = accelerate_command({"launch", "--help"});
   EXPECT_EQ(result.exit_code, 0);
   for (const char* flag :
-       {"--cpu", "--num_processes", "--main_process_port", "--num_cpu_threads_per_process", "--mixed_precision"}) {
+       {"--cpu", "--num_processes", "--num_machines", "--machine_rank", "--main_process_ip", "--main_process_port",
+        "--num_cpu_threads_per_process", "--mixed_precision", "--max_restarts", "--grace_period", "--debug"}) {
     EXPECT_EQ(RunningProgram::occurrences(result.output, std::string("\n  ") + flag), 1) << flag;
   }
   EXPECT_FALSE(contains(result.output, "--num-processes"));
@@ -61,11 +62,21 @@ TEST(LaunchCommandLine, NamesTheFlagClosestToAnUnknownOne) {
 }
 
 TEST(LaunchCommandLine, WrongValuesAreRefusedByTheNameOfTheFlag) {
-  const std::vector<std::pair<std::string, std::string>> wrong = {
-      {"--num_processes", "two"},        {"--num_processes", "0"},
-      {"--num_processes", "-1"},         {"--num_processes", "2x"},
-      {"--main_process_port", "123456"}, {"--main_process_port", ""},
-      {"--mixed_precision", "int8"},     {"--num_cpu_threads_per_process", "0"}};
+  const std::vector<std::pair<std::string, std::string>> wrong = {{"--num_processes", "two"},
+                                                                  {"--num_processes", "0"},
+                                                                  {"--num_processes", "-1"},
+                                                                  {"--num_processes", "2x"},
+                                                                  {"--main_process_port", "123456"},
+                                                                  {"--main_process_port", ""},
+                                                                  {"--mixed_precision", "int8"},
+                                                                  {"--num_cpu_threads_per_process", "0"},
+                                                                  {"--max_restarts", "-1"},
+                                                                  {"--max_restarts", "often"},
+                                                                  {"--grace_period", "-1"},
+                                                                  {"--grace_period", "soon"},
+                                                                  {"--grace_period", "nan"},
+                                                                  {"--num_machines", "0"},
+                                                                  {"--machine_rank", "1"}};
   for (const auto& [flag, value] : wrong) {
     const auto result = accelerate_command({"launch", flag, value, "true"});
     EXPECT_EQ(result.exit_code, 2) << flag << " " << value;

@@ -27,8 +27,8 @@ Environment table(Variables variables = {}) {
 MachineFacts machine(int gpus = 0, std::set<int> busy = {}) {
   return {.gpus = gpus,
           .physical_cores = 16,
-          .port_is_free = [busy](int port) { return !busy.contains(port); },
-          .find_free_port = [] { return kFreePort; }};
+          .reserve_port = [busy](int port) { return !busy.contains(port); },
+          .reserve_free_port = [] { return kFreePort; }};
 }
 
 LaunchPlan plan(LaunchOptions options, const MachineFacts& facts = machine(), const Environment& environment = table()) {
@@ -85,9 +85,11 @@ TEST(LaunchPlan, WrongValuesAreErrorsThatNameTheFlag) {
   EXPECT_NE(message_of({.main_process_port = 65536}).find("--main_process_port is 65536"), std::string::npos);
   EXPECT_NE(message_of({.num_cpu_threads_per_process = 0}).find("--num_cpu_threads_per_process is 0"), std::string::npos);
   EXPECT_NE(message_of({.mixed_precision = "int8"}).find("--mixed_precision is 'int8'"), std::string::npos);
+  EXPECT_NE(message_of({.max_restarts = -1}).find("--max_restarts is -1"), std::string::npos);
+  EXPECT_NE(message_of({.grace_period = -0.5}).find("--grace_period is -0.5"), std::string::npos);
+  EXPECT_NE(message_of({.num_machines = 0}).find("--num_machines is 0"), std::string::npos);
+  EXPECT_NE(message_of({.num_machines = 2, .machine_rank = 2}).find("--machine_rank is 2"), std::string::npos);
 }
-
-TEST(LaunchPlan, ALaunchWithoutAProgramIsAnError) { EXPECT_THROW(plan_launch({}, table(), machine()), UsageError); }
 
 TEST(LaunchPlan, UsesPort29500WhenItIsFree) {
   const LaunchPlan result = plan({.num_processes = 2});
@@ -209,6 +211,109 @@ TEST(LaunchPlan, SeveralProcessesReplaceThePlaceOfAnotherLaunch) {
   EXPECT_EQ(result.removed_variables, std::vector<std::string>{"TORCHELASTIC_ERROR_FILE"});
 }
 
+LaunchOptions on_two_machines(int machine_rank, int num_processes = 4) {
+  return {.num_processes = num_processes, .num_machines = 2, .machine_rank = machine_rank, .main_process_ip = "10.0.0.1"};
+}
+
+TEST(LaunchPlan, EachOfSeveralMachinesStartsItsShareOfTheRanks) {
+  for (int machine_rank : {0, 1}) {
+    const LaunchPlan result = plan(on_two_machines(machine_rank));
+    ASSERT_EQ(result.workers.size(), 2u);
+    for (int local = 0; local < 2; ++local) {
+      const WorkerPlan& worker = result.workers.at(static_cast<size_t>(local));
+      EXPECT_EQ(worker.rank, 2 * machine_rank + local);
+      EXPECT_EQ(worker.variables.at("RANK"), std::to_string(worker.rank));
+      EXPECT_EQ(worker.variables.at("ROLE_RANK"), std::to_string(worker.rank));
+      EXPECT_EQ(worker.variables.at("LOCAL_RANK"), std::to_string(local));
+      EXPECT_EQ(worker.variables.at("WORLD_SIZE"), "4");
+      EXPECT_EQ(worker.variables.at("ROLE_WORLD_SIZE"), "4");
+      EXPECT_EQ(worker.variables.at("LOCAL_WORLD_SIZE"), "2");
+      EXPECT_EQ(worker.variables.at("GROUP_RANK"), std::to_string(machine_rank));
+      EXPECT_EQ(worker.variables.at("GROUP_WORLD_SIZE"), "2");
+      EXPECT_EQ(worker.variables.at("MASTER_ADDR"), "10.0.0.1");
+      EXPECT_EQ(worker.variables.at("MASTER_PORT"), "29500");
+    }
+  }
+}
+
+TEST(LaunchPlan, OneProcessOnEachOfTwoMachinesHasAPlace) {
+  EXPECT_EQ(variable(plan(on_two_machines(1, 2)), "RANK"), "1");
+  EXPECT_EQ(variable(plan(on_two_machines(1, 2)), "ACCELERATE_USE_CPU"), "(none)");
+}
+
+TEST(LaunchPlan, SeveralMachinesHaveAllTheirGpusByDefault) {
+  LaunchOptions options = on_two_machines(1);
+  options.num_processes.reset();
+  const LaunchPlan result = plan(options, machine(8));
+  EXPECT_EQ(result.workers.size(), 8u);
+  EXPECT_EQ(variable(result, "WORLD_SIZE"), "16");
+}
+
+TEST(LaunchPlan, ProcessesThatMachinesCannotShareAreAnErrorThatNamesBoth) {
+  const std::string message = message_of(on_two_machines(0, 3));
+  EXPECT_NE(message.find("--num_processes is 3"), std::string::npos) << message;
+  EXPECT_NE(message.find("--num_machines 2"), std::string::npos) << message;
+}
+
+TEST(LaunchPlan, SeveralMachinesNeedTheAddressOfTheFirst) {
+  LaunchOptions options = on_two_machines(0);
+  options.main_process_ip.reset();
+  EXPECT_NE(message_of(options).find("--main_process_ip"), std::string::npos);
+}
+
+TEST(LaunchPlan, SeveralMachinesCannotChooseAPortEach) {
+  LaunchOptions options = on_two_machines(1);
+  options.main_process_port = 0;
+  EXPECT_NE(message_of(options).find("--main_process_port is 0"), std::string::npos);
+}
+
+TEST(LaunchPlan, ABusyPortIsAnErrorOnTheFirstOfSeveralMachinesAndNothingToTheOthers) {
+  for (std::optional<int> port : {std::optional<int>(), std::optional(5000)}) {
+    LaunchOptions options = on_two_machines(0);
+    options.main_process_port = port;
+    const std::string number = std::to_string(port.value_or(29500));
+    try {
+      plan(options, machine(0, {5000, 29500}));
+      FAIL() << "accepted";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("Port " + number), std::string::npos) << error.what();
+    }
+    options.machine_rank = 1;
+    EXPECT_EQ(variable(plan(options, machine(0, {5000, 29500})), "MASTER_PORT"), number);
+  }
+}
+
+TEST(LaunchPlan, SeveralMachinesAreNotRestarted) {
+  LaunchOptions options = on_two_machines(0);
+  options.max_restarts = 1;
+  EXPECT_NE(message_of(options).find("--max_restarts is 1"), std::string::npos);
+}
+
+TEST(LaunchPlan, CoresOfAMachineAreSharedByItsOwnProcesses) {
+  LaunchOptions options = on_two_machines(0, 8);
+  options.cpu = true;
+  EXPECT_EQ(variable(plan(options), "OMP_NUM_THREADS"), "4");
+}
+
+TEST(LaunchPlan, WorkersAreToldHowOftenTheyMayBeStartedAgain) {
+  for (int processes : {1, 2}) {
+    const LaunchPlan result = plan({.num_processes = processes, .max_restarts = 3});
+    EXPECT_EQ(result.max_restarts, 3);
+    EXPECT_EQ(variable(result, "TORCHELASTIC_MAX_RESTARTS"), "3");
+    EXPECT_EQ(variable(result, "TORCHELASTIC_RESTART_COUNT"), "0");
+  }
+}
+
+TEST(LaunchPlan, DebugReachesTheWorkers) {
+  EXPECT_EQ(variable(plan({.debug = true}), "ACCELERATE_DEBUG_MODE"), "true");
+  EXPECT_EQ(variable(plan({}), "ACCELERATE_DEBUG_MODE"), "(none)");
+}
+
+TEST(LaunchPlan, TheGracePeriodMayBeAFractionOfASecond) {
+  EXPECT_EQ(plan({.grace_period = 0.25}).grace_period, std::chrono::milliseconds(250));
+  EXPECT_EQ(plan({.grace_period = 0}).grace_period, std::chrono::milliseconds(0));
+}
+
 TEST(LaunchPlan, GivesWorkersThirtySecondsToStop) { EXPECT_EQ(plan({}).grace_period, std::chrono::seconds(30)); }
 
 // --- What real launches of Python Accelerate gave their workers. --------------------------------------------------------
@@ -233,6 +338,8 @@ std::optional<LaunchOptions> options_of(const Json& run) {
       options.num_cpu_threads_per_process = std::stoi(value);
     else if (flag == "--mixed_precision")
       options.mixed_precision = value;
+    else if (flag == "--max_restarts")
+      options.max_restarts = std::stoi(value);
     else
       return std::nullopt;
   }
@@ -264,14 +371,18 @@ TEST(LaunchPlanGolden, WorkersGetTheEnvironmentThatPythonGivesThem) {
     }
     SCOPED_TRACE(name);
     const LaunchPlan result = plan_launch(*options, table(), machine(2));
-    ASSERT_EQ(result.workers.size(), run.at("workers").size());
     const std::string port = options->main_process_port == 5000 ? "5000" : std::to_string(kFreePort);
-    for (size_t rank = 0; rank < result.workers.size(); ++rank) {
-      const Json& worker = run.at("workers").at(rank);
-      EXPECT_EQ(worker.at("attempt_rank"), "0_" + std::to_string(rank));
-      EXPECT_EQ(result.workers[rank].variables, expected_variables(worker, port));
-      const std::vector<std::string> arguments(result.workers[rank].argv.begin() + 1, result.workers[rank].argv.end());
-      EXPECT_EQ(Json(arguments), worker.at("argv"));
+    const size_t processes = result.workers.size();
+    ASSERT_EQ(run.at("workers").size() % processes, 0u);
+    for (size_t i = 0; i < run.at("workers").size(); ++i) {
+      const Json& worker = run.at("workers").at(i);
+      WorkerPlan planned = result.workers[i % processes];
+      const std::string attempt = std::to_string(i / processes);
+      EXPECT_EQ(worker.at("attempt_rank"), attempt + "_" + std::to_string(planned.rank));
+      // What the supervisor changes from attempt to attempt.
+      if (planned.variables.contains("TORCHELASTIC_RESTART_COUNT")) planned.variables["TORCHELASTIC_RESTART_COUNT"] = attempt;
+      EXPECT_EQ(planned.variables, expected_variables(worker, port));
+      EXPECT_EQ(Json(std::vector<std::string>(planned.argv.begin() + 1, planned.argv.end())), worker.at("argv"));
     }
     ++held;
   }

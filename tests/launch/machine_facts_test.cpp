@@ -2,33 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "launch/listener.h"
-
 namespace accelerate {
 namespace {
-
-using testing::Listener;
-
-TEST(MachineFacts, APortIsBusyWhenAnyAddressOfEitherFamilyHasAListener) {
-  for (const char* address : {"0.0.0.0", "127.0.0.1", "::", "::1"}) {
-    EXPECT_FALSE(port_is_free(Listener(address).port())) << address;
-  }
-}
-
-TEST(MachineFacts, APortIsFreeAgainWhenItsListenerIsGone) {
-  int port = 0;
-  {
-    const Listener listener("127.0.0.1");
-    port = listener.port();
-  }
-  EXPECT_TRUE(port_is_free(port));
-}
-
-TEST(MachineFacts, AFoundPortIsFree) {
-  const int port = find_free_port();
-  EXPECT_GT(port, 0);
-  EXPECT_TRUE(port_is_free(port));
-}
 
 TEST(MachineFacts, AllGpusAreVisibleUnlessTheEnvironmentChooses) {
   EXPECT_EQ(count_visible_gpus(4, std::nullopt), 4);
@@ -61,8 +36,9 @@ TEST(MachineFacts, ProcessorsCountWhereCoresAreNotNamed) {
 }
 
 TEST(MachineFacts, ThisMachineHasACoreAndHidesItsGpusWhenTold) {
-  EXPECT_GE(read_machine_facts().physical_cores, 1);
-  EXPECT_EQ(read_machine_facts([](const std::string&) { return std::optional<std::string>("-1"); }).gpus, 0);
+  PortReservation port;
+  EXPECT_GE(read_machine_facts(port).physical_cores, 1);
+  EXPECT_EQ(read_machine_facts(port, [](const std::string&) { return std::optional<std::string>("-1"); }).gpus, 0);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ std::vector<std::string> launch(int processes, const std::string& script) {
 }
 
 LaunchPlan plan_of(int processes, const std::string& script, std::chrono::milliseconds grace = 30s) {
-  const MachineFacts facts = {.port_is_free = [](int) { return true; }, .find_free_port = [] { return 1; }};
+  const MachineFacts facts = {.reserve_port = [](int) { return true; }, .reserve_free_port = [] { return 1; }};
   const LaunchOptions options = {.cpu = true, .num_processes = processes, .command = {"sh", "-c", script}};
   LaunchPlan plan = plan_launch(options, process_environment, facts);
   plan.grace_period = grace;
@@ -33,7 +33,8 @@ LaunchPlan plan_of(int processes, const std::string& script, std::chrono::millis
 // The letter of a process's state (Z: ended and not reaped), or 'X' when there is none.
 char state_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  std::getline(file, text, '\0');  // does not throw when the process goes away meanwhile
   const auto name_end = text.rfind(')');
   return name_end == std::string::npos ? 'X' : text.at(name_end + 2);
 }

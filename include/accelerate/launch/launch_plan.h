@@ -16,9 +16,16 @@ namespace accelerate {
 struct LaunchOptions {
   /// Run on the CPU even where there are GPUs.
   bool cpu = false;
-  /// Processes to start. Default: one for each GPU, or one on the CPU.
+  /// Processes to start on all machines together. Default: one for each GPU, or one on the CPU, on each machine.
   std::optional<int> num_processes = {};
-  /// Port on which rank 0 meets the others; 0 picks a free one. Default: 29500, or a free one when that is in use.
+  /// Machines that take part; a launcher runs on each, with the same options but for its rank.
+  int num_machines = 1;
+  /// Which of them this one is, from 0.
+  int machine_rank = 0;
+  /// Address of machine 0, as the others reach it. Several machines need it; one does not.
+  std::optional<std::string> main_process_ip = {};
+  /// Port on which rank 0 meets the others; 0 picks a free one. Default: 29500, or a free one when that is in use. Several
+  /// machines have to agree on it, so there it is 29500 or what was asked for.
   std::optional<int> main_process_port = {};
   /// OMP_NUM_THREADS of each process. Default: the variable itself, or this process's share of the cores.
   std::optional<int> num_cpu_threads_per_process = {};
@@ -31,13 +38,19 @@ struct LaunchOptions {
   std::string log_dir = {};
   /// ROLE_NAME of the processes, and the beginning of a teed line.
   std::string role = "default";
+  /// Workers check their exchanges (ACCELERATE_DEBUG_MODE).
+  bool debug = false;
+  /// How often all ranks are started again after one has failed.
+  int max_restarts = 0;
+  /// Seconds that workers may take to stop before they are killed.
+  double grace_period = 30;
   /// The program and its arguments, passed on untouched.
   std::vector<std::string> command = {};
 };
 
 /// One process to start.
 struct WorkerPlan {
-  /// Its place among the workers, from 0.
+  /// Its place among the workers of all machines, from 0.
   int rank = 0;
   /// The program and its arguments.
   std::vector<std::string> argv = {};
@@ -47,7 +60,7 @@ struct WorkerPlan {
 
 /// Everything a launch will do, decided before anything is started.
 struct LaunchPlan {
-  /// In rank order.
+  /// Those of this machine, in rank order.
   std::vector<WorkerPlan> workers = {};
   /// Variables of the launcher's environment that no worker inherits: they describe another launch.
   std::vector<std::string> removed_variables = {};

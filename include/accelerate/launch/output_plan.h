@@ -9,6 +9,8 @@ namespace accelerate {
 
 /// What becomes of all that one rank writes.
 struct RankOutputPlan {
+  /// Its number among the ranks of all machines.
+  int rank = 0;
   /// Streams that are written to a file as well as to the launcher's own.
   bool stdout_to_file = false;
   bool stderr_to_file = false;
@@ -18,7 +20,7 @@ struct RankOutputPlan {
 
 /// What becomes of all that the ranks of a launch write.
 struct OutputPlan {
-  /// In rank order.
+  /// Those of this machine, by local rank.
   std::vector<RankOutputPlan> ranks = {};
   /// Folder for the files; empty: a new one among the temporary files.
   std::string log_dir = {};
@@ -27,9 +29,9 @@ struct OutputPlan {
   bool has_files() const;
 };
 
-/// Reads --tee, --log_dir and --role as torchrun does, for ranks 0 to `processes` - 1 of this machine.
-/// TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE chooses another prefix for teed lines. Throws UsageError naming --tee.
-OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const std::string& role, int processes,
+/// Reads --tee, --log_dir and --role as torchrun does, for the `processes` ranks of this machine, of which the first is
+/// `first_rank`. TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE chooses another prefix for teed lines. Throws UsageError naming --tee.
+OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const std::string& role, int first_rank, int processes,
                        const Environment& environment);
 
 }  // namespace accelerate

@@ -200,6 +200,13 @@ class WithReader {
     return total;
   }
 
+  // Waits until the pipe holds all that it can.
+  void wait_until_full() const {
+    pollfd writer = {.fd = ::open(("/proc/self/fd/" + std::to_string(reading_end_)).c_str(), O_WRONLY), .events = POLLOUT};
+    wait_until("a full pipe", [&] { return ::poll(&writer, 1, 0) == 0; });
+    ::close(writer.fd);
+  }
+
   int wait() {
     int status = 0;
     wait_until("the end", [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
@@ -246,11 +253,12 @@ TEST(WorkerOutput, AllBytesOfAFloodArriveAndAreNotKept) {
 
 TEST(WorkerOutput, SignalsAreHandledWhileNobodyReads) {
   const Folder folder;
-  WithReader launcher(launch_with(2, {}, {"sh", "-c", "touch " + folder.name() + "/$RANK; exec yes"}));
-  // Both ranks write, so that queue and pipes fill up: then yes sleeps in a write.
-  wait_until("the start of the ranks", [&] { return fs::exists(folder / "0") && fs::exists(folder / "1"); });
+  const std::string script = "trap 'touch " + folder.name() + "/told$RANK; exit 0' TERM; while :; do echo text; done";
+  WithReader launcher(launch_with(2, {"--grace_period", "1"}, {"sh", "-c", script}));
+  launcher.wait_until_full();
   ::kill(launcher.pid(), SIGTERM);
   EXPECT_EQ(launcher.wait(), 143);
+  EXPECT_EQ(files_below(folder.name()).size(), 2u);
 }
 
 TEST(WorkerOutput, WhatASlowReaderHasNotTakenIsWaitedFor) {
@@ -259,10 +267,11 @@ TEST(WorkerOutput, WhatASlowReaderHasNotTakenIsWaitedFor) {
 }
 
 TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
-  const Folder folder;
-  const std::string script = "head -c 100000 /dev/zero | tr '\\0' x; touch " + folder.name() + "/$RANK";
-  WithReader launcher(launch_with(2, {}, {"sh", "-c", script}));
-  wait_until("the end of the ranks", [&] { return fs::exists(folder / "0") && fs::exists(folder / "1"); });
+  WithReader launcher(launch_with(2, {"--grace_period", "1"}, {ACCELERATE_TALKER, "bytes", "100000"}));
+  launcher.wait_until_full();
+  const std::string children =
+      "/proc/" + std::to_string(launcher.pid()) + "/task/" + std::to_string(launcher.pid()) + "/children";
+  wait_until("the end of all that it started", [&] { return text_of(children).empty(); });
   ::kill(launcher.pid(), SIGTERM);
   EXPECT_EQ(launcher.wait(), 143);
 }

@@ -17,7 +17,7 @@ namespace accelerate::testing {
 /// A program on a terminal of its own, typed to and read by the test.
 class OnTerminal {
  public:
-  explicit OnTerminal(std::vector<std::string> argv, unsigned short rows = 24, unsigned short columns = 80) {
+  explicit OnTerminal(std::vector<std::string> argv, unsigned short rows = 24, unsigned short columns = 200) {
     winsize size{rows, columns, 0, 0};
     pid_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
     if (pid_ != 0) return;

@@ -202,7 +202,9 @@ class WithReader {
 
   // Waits until the pipe holds all that it can.
   void wait_until_full() const {
-    pollfd writer = {.fd = ::open(("/proc/self/fd/" + std::to_string(reading_end_)).c_str(), O_WRONLY), .events = POLLOUT};
+    pollfd writer = {.fd = ::open(("/proc/self/fd/" + std::to_string(reading_end_)).c_str(), O_WRONLY | O_CLOEXEC),
+                     .events = POLLOUT,
+                     .revents = 0};
     wait_until("a full pipe", [&] { return ::poll(&writer, 1, 0) == 0; });
     ::close(writer.fd);
   }

@@ -1,5 +1,6 @@
 #include "launch/child_processes.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,14 +26,16 @@ pid_t parent_of(const std::string& pid) {
 
 }  // namespace
 
-std::set<pid_t> list_children() {
+std::set<pid_t> list_children(pid_t parent) {
   std::set<pid_t> children;
-  const pid_t me = ::getpid();
+  siginfo_t ignored = {};
+  // The usual case at the start of a launch, and cheaper than a look at every process of the machine.
+  if (parent == ::getpid() && ::waitid(P_ALL, 0, &ignored, WEXITED | WNOHANG | WNOWAIT) != 0) return children;
   std::error_code problem;
   for (std::filesystem::directory_iterator entry("/proc", problem), end; !problem && entry != end; entry.increment(problem)) {
     const std::string name = entry->path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (parent_of(name) == me) children.insert(std::atoi(name.c_str()));
+    if (parent_of(name) == parent) children.insert(std::atoi(name.c_str()));
   }
   return children;
 }

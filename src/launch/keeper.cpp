@@ -19,11 +19,9 @@ namespace accelerate {
 namespace {
 
 struct KeeperMessage {
-  int slot;  // kGoodbye, or whose group it is
-  pid_t group;
+  int slot;
+  pid_t group;  // 0: none any more
 };
-
-constexpr int kGoodbye = -1;
 
 void close_descriptors_from(unsigned first) {
   if (::close_range(first, ~0u, 0) == 0) return;
@@ -46,7 +44,6 @@ void close_descriptors_from(unsigned first) {
     const ssize_t got = ::recv(0, &message, sizeof message, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof message) break;  // the launcher's end is closed: it is dead
-    if (message.slot == kGoodbye) ::_exit(0);
     if (message.slot >= 0 && message.slot < count) groups[message.slot] = message.group;
   }
   for (int slot = 0; slot < count; ++slot) {
@@ -74,7 +71,7 @@ Keeper::Keeper(int count) {
 }
 
 void Keeper::dismiss() {
-  tell(kGoodbye, 0);
+  ::kill(pid_, SIGKILL);  // rather than asked: somebody may have stopped it
   let_go();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }

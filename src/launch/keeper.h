@@ -22,7 +22,7 @@ class Keeper {
   /// The group at `slot` is gone, and its number may be given to strangers.
   void forget(int slot) { tell(slot, 0); }
 
-  /// The launch is over: the process ends and touches nothing. Returns when it has ended.
+  /// The launch is over: ends the process, which touches nothing. Returns when it has ended.
   void dismiss();
 
   /// Closes this process's end. For a worker that is a copy of the launcher: it would be taken for the launcher, alive.

@@ -32,13 +32,12 @@ SignalScope::SignalScope() {
 }
 
 SignalScope::~SignalScope() {
-  while (descriptor_ >= 0 && take()) continue;
+  ::prctl(PR_SET_CHILD_SUBREAPER, reaper_before_);
+  while (take()) continue;
   let_go();
 }
 
 void SignalScope::let_go() {
-  if (descriptor_ < 0) return;
-  ::prctl(PR_SET_CHILD_SUBREAPER, reaper_before_);
   ::sigaction(SIGCHLD, &child_before_, nullptr);
   ::close(descriptor_);
   descriptor_ = -1;

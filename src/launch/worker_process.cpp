@@ -46,9 +46,7 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Runs in the new process, where only async-signal-safe calls are sure to work: everything was allocated before.
-[[noreturn]] void become_worker(const char* path, char** argv, char** environment, WorkerInput input, WorkerStreams streams,
-                                pid_t launcher) {
+void begin_worker(WorkerInput input, WorkerStreams streams, pid_t launcher) {
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -64,6 +62,10 @@ void reset_signals() {
   }
   if (streams.out >= 0) ::dup2(streams.out, STDOUT_FILENO);
   if (streams.err >= 0) ::dup2(streams.err, STDERR_FILENO);
+}
+
+// Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
+[[noreturn]] void become_program(const char* path, char* const* argv, char* const* environment) {
   reset_signals();
   // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
   ::execvpe(path, argv, environment);
@@ -73,22 +75,27 @@ void reset_signals() {
 
 }  // namespace
 
+pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become) {
+  const pid_t launcher = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank, ::strerrordesc_np(errno)));
+  if (pid == 0) {
+    begin_worker(input, streams, launcher);
+    become();
+    ::_exit(EXIT_FAILURE);
+  }
+  // Both sides do it: whichever comes first, the group exists before it is signalled.
+  ::setpgid(pid, pid);
+  return pid;
+}
+
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
                     WorkerStreams streams) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
-  const pid_t launcher = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", plan.rank, ::strerrordesc_np(errno)));
-  if (pid == 0) {
-    become_worker(path.c_str(), const_cast<char**>(argv.data()), const_cast<char**>(environment.data()), input, streams,
-                  launcher);
-  }
-  // Both sides do it: whichever comes first, the group exists before it is signalled.
-  ::setpgid(pid, pid);
-  return pid;
+  return fork_worker(plan.rank, input, streams, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -20,8 +21,11 @@ struct WorkerStreams {
   int err = -1;
 };
 
-/// Starts `path` as `plan` says, without the variables in `removed`, in a process group of its own. Returns its process id.
-/// Throws WorkerError when no process can be made.
+/// Makes a process for `rank` that leads a group of its own, ends with this one, and has `input` and `streams`; in it, `become`
+/// is called and must not return. Returns its process id. Throws WorkerError when no process can be made.
+pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become);
+
+/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
                     WorkerStreams streams);
 

@@ -43,16 +43,18 @@ std::string quote_lines(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, Telling telling)
+WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, WorkerKind kind)
     : plan_(plan),
       start_worker_(std::move(start_worker)),
-      telling_(telling),
+      kind_(kind),
       output_(plan.output),
-      keeper_(static_cast<int>(plan.workers.size())),
-      strangers_(list_children()) {}
+      strangers_(list_children(::getpid())),
+      keeper_(static_cast<int>(plan.workers.size())) {}
 
 LaunchEnd WorkerSupervisor::run() {
-  for (const auto& note : plan_.notes) say(note);
+  if (kind_ == WorkerKind::program) {
+    for (const auto& note : plan_.notes) say(note);
+  }
   for (int attempt = 0;; ++attempt) {
     restarts_left_ = attempt < plan_.max_restarts;
     run_attempt(attempt);
@@ -99,7 +101,7 @@ void WorkerSupervisor::start(int attempt) {
     }
   } catch (const WorkerError& error) {
     end_ = {.exit_code = EXIT_FAILURE, .problem = error.what()};
-    if (telling_ == Telling::user) say(end_.problem);
+    if (kind_ == WorkerKind::program) say(end_.problem);
     stop(SIGTERM);
   }
   lend_terminal();
@@ -110,11 +112,11 @@ void WorkerSupervisor::lend_terminal() {
 }
 
 // Readers of one stdin would each get a part of it, so rank 0 alone has it. A terminal serves the one group in its
-// foreground: a lone worker is put there, but with several, Ctrl-C has to come to us, and reading would stop rank 0.
+// foreground: a lone program is put there, but with several, Ctrl-C has to come to us, and reading would stop rank 0.
 WorkerInput WorkerSupervisor::input_of(int rank) {
   if (rank != 0) return WorkerInput::empty;
   if (::isatty(STDIN_FILENO) == 0) return WorkerInput::inherited;
-  lends_terminal_ = plan_.workers.size() == 1 && TerminalLoan::possible();
+  lends_terminal_ = kind_ == WorkerKind::program && plan_.workers.size() == 1 && TerminalLoan::possible();
   return lends_terminal_ ? WorkerInput::terminal : WorkerInput::empty;
 }
 
@@ -182,7 +184,7 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
   phase_ = Phase::last_words;
   deadline_ = Clock::now() + plan_.last_words;
-  if (telling_ == Telling::caller && !restarts_left_) return;
+  if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
   const int local_rank = static_cast<int>(&worker - workers_.data());
   output_.drain(local_rank);
@@ -204,7 +206,7 @@ void WorkerSupervisor::pass_on(int signal) {
   if (phase_ == Phase::running) {
     end_ = {.exit_code = 128 + signal,
             .problem = fmt::format("{} received and passed on to {} worker(s).", signal_name(signal), workers_.size())};
-    if (telling_ == Telling::user) say(end_.problem);
+    if (kind_ == WorkerKind::program) say(end_.problem);
   }
   stop(signal);
 }
@@ -234,9 +236,9 @@ void WorkerSupervisor::send_to_all(int signal) {
 // What left its worker's group (setsid) and then lost its parent is our child now. The groups' own orphans are not meant.
 void WorkerSupervisor::end_orphans() {
   std::set<pid_t> found;
-  for (pid_t child : list_children()) {
+  for (pid_t child : list_children(::getpid())) {
     const auto leads = [child](const WorkerProcess& worker) { return worker.leads(::getpgid(child)); };
-    if (strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
+    if (child == keeper_.pid() || strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
     if (::waitpid(child, nullptr, WNOHANG) != 0) continue;
     const bool told = orphans_.contains(child);
     // One that belongs to another user cannot be ended, and is not waited for.

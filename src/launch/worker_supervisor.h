@@ -38,14 +38,15 @@ struct LaunchEnd {
   std::string problem = {};
 };
 
-/// Who gets to know about failures: users on stderr, or the program that asked for the launch (restarts are said anyway).
-enum class Telling { user, caller };
+/// What workers are. Of programs, the user reads on stderr how they failed, and a lone one may have the terminal. The failure of
+/// a function is for the program that asked for the launch, so of these only restarts are said.
+enum class WorkerKind { program, function };
 
 /// Starts the workers of a plan, watches over them and ends them. See `run_launch` for the rules.
 class WorkerSupervisor {
  public:
   /// `plan` outlives it.
-  WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, Telling telling = Telling::user);
+  WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, WorkerKind kind = WorkerKind::program);
 
   /// Runs the launch to its end.
   LaunchEnd run();
@@ -79,11 +80,11 @@ class WorkerSupervisor {
 
   const LaunchPlan& plan_;
   const StartWorker start_worker_;
-  const Telling telling_;
+  const WorkerKind kind_;
   WorkerOutput output_;
-  SignalScope signals_;  // before the workers, so that the end of none is missed
+  SignalScope signals_;              // before the workers, so that the end of none is missed
+  const std::set<pid_t> strangers_;  // children that this process had before
   Keeper keeper_;
-  const std::set<pid_t> strangers_;  // children of ours that no worker left to us
   TerminalLoan terminal_;
   std::vector<WorkerProcess> workers_ = {};
   std::set<pid_t> orphans_ = {};  // of workers, outside their groups, and told to end

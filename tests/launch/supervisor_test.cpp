@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "launch/folder.h"
+#include "launch/worker_scripts.h"
 #include "support/run_program.h"
 
 namespace accelerate::testing {
@@ -16,44 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-// `accelerate launch --cpu --num_processes N sh -c script`.
-std::vector<std::string> launch(int processes, const std::string& script) {
-  return {ACCELERATE_CLI, "launch", "--cpu", "--num_processes", std::to_string(processes), "sh", "-c", script};
-}
-
-LaunchPlan plan_of(int processes, const std::string& script, std::chrono::milliseconds grace = 30s) {
-  const MachineFacts facts = {.reserve_port = [](int) { return true; }, .reserve_free_port = [] { return 1; }};
-  const LaunchOptions options = {.cpu = true, .num_processes = processes, .command = {"sh", "-c", script}};
-  LaunchPlan plan = plan_launch(options, process_environment, facts);
-  plan.grace_period = grace;
-  return plan;
-}
-
-// The letter of a process's state (Z: ended and not reaped), or 'X' when there is none.
-char state_of(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  std::getline(file, text, '\0');  // does not throw when the process goes away meanwhile
-  const auto name_end = text.rfind(')');
-  return name_end == std::string::npos ? 'X' : text.at(name_end + 2);
-}
-
-bool has_ended(pid_t pid) { return state_of(pid) == 'X' || state_of(pid) == 'Z'; }
-
-// Numbers that follow `word ` in what a program wrote, one a line.
-std::vector<pid_t> pids_after(const std::string& word, const std::string& output) {
-  std::vector<pid_t> pids;
-  std::istringstream lines(output);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(word + " ")) pids.push_back(std::stoi(line.substr(word.size() + 1)));
-  }
-  return pids;
-}
-
-int lines_in(const std::string& text) { return RunningProgram::occurrences(text, "\n"); }
-
-constexpr const char* kWaitForever = "echo ready; while :; do sleep 0.05; done";
 
 TEST(Supervisor, EndsWithZeroWhenAllRanksDo) {
   for (int processes = 1; processes <= 4; ++processes) {

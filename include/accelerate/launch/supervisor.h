@@ -9,8 +9,10 @@ namespace accelerate {
 ///   126, 127       the program is not executable, or does not exist; nothing was started
 ///   128 + signal   this process got SIGINT, SIGTERM, SIGHUP or SIGQUIT, and passed it on
 ///   otherwise      that of the rank that failed first (128 + signal when a signal ended it), said in one line on stderr
-/// When a rank fails or a signal arrives, the others and all they started get the grace period to end, then SIGKILL.
-/// No process that it started remains, except those that a clean run left behind on purpose.
+/// When a rank fails, the others may fail by themselves for `last_words`; then, and when a signal arrives, they and all they
+/// started get the grace period to end, then SIGKILL. After a failure (not a signal) up to `max_restarts` attempts follow, each
+/// when nothing is left of the one before; the last one decides. No process that it started remains, except those that a clean
+/// run left behind on purpose; when this process is killed outright, what is in the workers' process groups ends too.
 /// Call it from the main thread of a program with no other threads: it blocks these signals and waits for them.
 int run_launch(const LaunchPlan& plan);
 

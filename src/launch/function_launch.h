@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <accelerate/launch/launch_plan.h>
+
+namespace accelerate {
+
+/// Why a launch of functions did not end well.
+struct LaunchFailure {
+  /// The rank that failed first, or -1 when it was none of them: a signal to the launch, or no process could be made.
+  int rank = -1;
+  /// What it ended with: 1 after an exception, 128 + signal when a signal ended it.
+  int exit_code = 0;
+  /// The signal that ended it, or 0.
+  int signal = 0;
+  /// What the exception said, cut at a few kilobytes; for rank -1, what happened. Empty when a rank said nothing.
+  std::string message = {};
+  /// How long that rank ran.
+  double seconds = 0;
+};
+
+/// Runs `body(rank)` in one new process for each worker of `plan`, with the rules of `run_launch`, and waits for them.
+/// Returns nothing when all returned. The workers are copies of this program with one thread, in which locks that other
+/// threads held stay locked (those of malloc and stdio do not); what they change, this program does not see. A worker ends
+/// when `body` does: stdout, stderr and the standard streams are flushed, but no static object is destroyed.
+/// The program's signals stay as they are. When it dies, the workers end too.
+/// Throws WorkerError when no process can be made.
+std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::function<void(int rank)>& body);
+
+}  // namespace accelerate

@@ -62,6 +62,24 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, Number& value, c
   return add_text(app, flag, std::move(use), help)->type_name("NUMBER");
 }
 
+void describe_output(CLI::App& app, LaunchOptions& options) {
+  const std::string output = "What becomes of the output";
+  const auto into = [](std::string& value) { return [&value](const std::string& text) { value = text; }; };
+  app.add_option_function<std::string>(
+         "-t,--tee", into(options.tee),
+         "streams that go to files too: 0 none, 1 stdout, 2 stderr, 3 both; per local rank: 0:3,1:0")
+      ->take_last()
+      ->type_name("STREAMS")
+      ->group(output);
+  add_text(app, "log_dir", into(options.log_dir),
+           "folder for these files; alone: both streams of every rank (default: a new one)")
+      ->type_name("FOLDER")
+      ->group(output);
+  add_text(app, "role", into(options.role), "ROLE_NAME of the processes, shown before teed lines (default: default)")
+      ->type_name("NAME")
+      ->group(output);
+}
+
 void describe_places(CLI::App& app, LaunchOptions& options) {
   const std::string hardware = "What to run on";
   app.add_flag(both_spellings("cpu"), options.cpu, "run on the CPU even where there are GPUs")->group(hardware);
@@ -107,6 +125,7 @@ void describe(CLI::App& app, LaunchOptions& options) {
              "OMP_NUM_THREADS of each process (default: that variable, else a share of the cores)")
       ->group(resources);
   describe_failures(app, options);
+  describe_output(app, options);
 }
 
 std::vector<std::string> flags_of(const CLI::App& app) {

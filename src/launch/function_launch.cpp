@@ -110,7 +110,9 @@ class FunctionLaunch {
       : plan_(plan), body_(body), report_(report), mask_(mask) {}
 
   void run() {
-    const auto start = [this](const WorkerPlan& worker, WorkerInput input) { return start_function(worker, input); };
+    const auto start = [this](const WorkerPlan& worker, WorkerInput input, WorkerStreams streams) {
+      return start_function(worker, input, streams);
+    };
     WorkerSupervisor supervisor(plan_, start, WorkerKind::function);
     supervisor_ = &supervisor;
     const LaunchEnd end = supervisor.run();
@@ -120,10 +122,10 @@ class FunctionLaunch {
  private:
   size_t index_of(int rank) const { return static_cast<size_t>(rank - plan_.workers.front().rank); }
 
-  pid_t start_function(const WorkerPlan& worker, WorkerInput input) {
+  pid_t start_function(const WorkerPlan& worker, WorkerInput input, WorkerStreams streams) {
     const size_t index = index_of(worker.rank);
     report_.set_message(index, "");  // of an earlier attempt
-    return fork_worker(worker.rank, input, [&] {
+    return fork_worker(worker.rank, input, streams, [&] {
       supervisor_->let_go();
       ::sigprocmask(SIG_SETMASK, &mask_, nullptr);
       set_environment(worker, plan_.removed_variables);

@@ -164,7 +164,7 @@ Variables place_variables(const LaunchOptions& options, int local_rank, int loca
           {"LOCAL_WORLD_SIZE", std::to_string(local_processes)},
           {"ROLE_WORLD_SIZE", processes},
           {"GROUP_WORLD_SIZE", std::to_string(options.num_machines)},
-          {"ROLE_NAME", "default"},
+          {"ROLE_NAME", options.role},
           {"MASTER_ADDR", options.num_machines > 1 ? *options.main_process_ip : kLoopback},
           {"MASTER_PORT", std::to_string(port)},
           {"TORCHELASTIC_RESTART_COUNT", "0"},  // the supervisor counts on
@@ -183,6 +183,8 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
   plan.grace_period = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.grace_period));
   const int local_processes = count_processes(options, machine);
   const int processes = local_processes * options.num_machines;
+  plan.output = plan_output(options.tee, options.log_dir, options.role, options.machine_rank * local_processes, local_processes,
+                            environment);
   const int threads = choose_threads(options, environment, machine, plan.notes);
   const Variables common = common_variables(options, processes, threads);
   const int port = processes > 1 ? choose_port(options, machine, plan.notes) : 0;

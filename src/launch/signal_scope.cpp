@@ -14,7 +14,7 @@ namespace accelerate {
 
 SignalScope::SignalScope() {
   ::sigemptyset(&taken_);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGTSTP}) ::sigaddset(&taken_, signal);
+  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGWINCH}) ::sigaddset(&taken_, signal);
   struct sigaction hangup = {};
   ::sigaction(SIGHUP, nullptr, &hangup);
   // nohup ignores SIGHUP for us, and a blocked signal would be taken nevertheless.

@@ -46,7 +46,7 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void begin_worker(WorkerInput input, pid_t launcher) {
+void begin_worker(WorkerInput input, WorkerStreams streams, pid_t launcher) {
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -60,6 +60,8 @@ void begin_worker(WorkerInput input, pid_t launcher) {
       ::close(nothing);
     }
   }
+  if (streams.out >= 0) ::dup2(streams.out, STDOUT_FILENO);
+  if (streams.err >= 0) ::dup2(streams.err, STDERR_FILENO);
 }
 
 // Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
@@ -73,12 +75,12 @@ void begin_worker(WorkerInput input, pid_t launcher) {
 
 }  // namespace
 
-pid_t fork_worker(int rank, WorkerInput input, const std::function<void()>& become) {
+pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become) {
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank, ::strerrordesc_np(errno)));
   if (pid == 0) {
-    begin_worker(input, launcher);
+    begin_worker(input, streams, launcher);
     become();
     ::_exit(EXIT_FAILURE);
   }
@@ -87,12 +89,13 @@ pid_t fork_worker(int rank, WorkerInput input, const std::function<void()>& beco
   return pid;
 }
 
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input) {
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
+                    WorkerStreams streams) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
-  return fork_worker(plan.rank, input, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
+  return fork_worker(plan.rank, input, streams, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

@@ -15,12 +15,19 @@ namespace accelerate {
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
 
-/// Makes a process for `rank` that leads a group of its own, ends with this one, and has `input`; in it, `become` is called and
-/// must not return. Returns its process id. Throws WorkerError when no process can be made.
-pid_t fork_worker(int rank, WorkerInput input, const std::function<void()>& become);
+/// Descriptors for the stdout and stderr of a new worker; -1: it inherits the launcher's.
+struct WorkerStreams {
+  int out = -1;
+  int err = -1;
+};
+
+/// Makes a process for `rank` that leads a group of its own, ends with this one, and has `input` and `streams`; in it, `become`
+/// is called and must not return. Returns its process id. Throws WorkerError when no process can be made.
+pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become);
 
 /// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input);
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
+                    WorkerStreams streams);
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {

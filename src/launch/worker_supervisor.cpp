@@ -30,12 +30,19 @@ int milliseconds_until(std::optional<std::chrono::steady_clock::time_point> dead
   return static_cast<int>(std::clamp<decltype(left)>(left, 0, 1'000'000'000));
 }
 
+std::string quote_lines(const std::vector<std::string>& lines) {
+  std::string text = lines.empty() ? "" : " Its last lines:";
+  for (const std::string& line : lines) text += "\n  | " + line;
+  return text;
+}
+
 }  // namespace
 
 WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_worker, WorkerKind kind)
     : plan_(plan),
       start_worker_(std::move(start_worker)),
       kind_(kind),
+      output_(plan.output),
       strangers_(list_children(::getpid())),
       keeper_(static_cast<int>(plan.workers.size())) {}
 
@@ -50,10 +57,12 @@ LaunchEnd WorkerSupervisor::run() {
     say(fmt::format("attempt {} of {}: all ranks are started again.", attempt + 2, plan_.max_restarts + 1));
   }
   keeper_.dismiss();
+  finish_output();
   return end_;
 }
 
 void WorkerSupervisor::let_go() {
+  output_.let_go();
   keeper_.let_go();
   signals_.let_go();
 }
@@ -71,7 +80,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
 }
 
 // Every line that a launch has for the user goes through here.
-void WorkerSupervisor::say(const std::string& line) { std::fputs(("accelerate launch: " + line + "\n").c_str(), stderr); }
+void WorkerSupervisor::say(const std::string& line) { output_.say(line); }
 
 void WorkerSupervisor::start(int attempt) {
   workers_.clear();
@@ -80,7 +89,9 @@ void WorkerSupervisor::start(int attempt) {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
-      workers_.emplace_back(worker.rank, start_worker_(worker, input_of(worker.rank)));
+      const WorkerStreams streams = output_.open(static_cast<int>(workers_.size()), attempt);
+      workers_.emplace_back(worker.rank, start_worker_(worker, input_of(worker.rank), streams));
+      output_.started(static_cast<int>(workers_.size()) - 1);
       keeper_.hold(static_cast<int>(workers_.size()) - 1, workers_.back().pid());
     }
   } catch (const WorkerError& error) {
@@ -117,7 +128,9 @@ bool WorkerSupervisor::finished() {
 // Returns when a signal can be taken, something else that is watched has news, or the deadline has come.
 void WorkerSupervisor::wait_for_events() {
   std::vector<pollfd> watched = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
+  output_.add_to(watched);
   ::poll(watched.data(), watched.size(), milliseconds_until(deadline_));
+  output_.serve();
 }
 
 void WorkerSupervisor::answer(const ArrivedSignal& signal) {
@@ -125,6 +138,9 @@ void WorkerSupervisor::answer(const ArrivedSignal& signal) {
     look_at_workers(signal.process);
   } else if (signal.number == SIGTSTP) {
     suspend();
+  } else if (signal.number == SIGWINCH) {
+    output_.resize();
+    send_to_all(SIGWINCH);  // their terminals are not the one that has changed
   } else {
     pass_on(signal.number);
   }
@@ -165,15 +181,22 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   deadline_ = Clock::now() + plan_.last_words;
   if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
-  say(fmt::format("rank {} {} after {:.1f} s{}", worker.rank(), describe_end(status), seconds,
+  const int local_rank = static_cast<int>(&worker - workers_.data());
+  output_.drain(local_rank);
+  say(fmt::format("rank {} {} after {:.1f} s{}{}", worker.rank(), describe_end(status), seconds,
                   others == 0   ? "."
                   : others == 1 ? "; the other rank is stopped."
-                                : "; the other ranks are stopped."));
+                                : "; the other ranks are stopped.",
+                  quote_lines(output_.last_lines(local_rank))));
 }
 
 void WorkerSupervisor::pass_on(int signal) {
   restarts_left_ = false;
-  if (signal == SIGINT && interrupted_) return kill_all();
+  if (!give_up_) give_up_ = Clock::now() + plan_.grace_period;
+  if (signal == SIGINT && interrupted_) {
+    give_up_ = Clock::now();
+    return kill_all();
+  }
   interrupted_ = interrupted_ || signal == SIGINT;
   if (phase_ == Phase::running) {
     end_ = {.exit_code = 128 + signal,
@@ -225,9 +248,29 @@ void WorkerSupervisor::end_orphans() {
 void WorkerSupervisor::suspend() {
   for (auto& worker : workers_) worker.send(SIGSTOP);
   terminal_.take_back();
+  output_.clear_rows();
   ::raise(SIGTTIN);  // unlike SIGSTOP, it does nothing where no shell is there to let us go on
   lend_terminal();
   for (auto& worker : workers_) worker.send(SIGCONT);
+  output_.resize();  // also draws what was taken off
+}
+
+// What a slow reader of ours has not taken yet is waited for, as writers of its pipe would, unless we are told to stop.
+void WorkerSupervisor::finish_output() {
+  output_.finish();
+  deadline_ = give_up_;
+  while (output_.is_pending() && !(deadline_ && Clock::now() >= *deadline_)) {
+    wait_for_events();
+    while (const auto signal = signals_.take()) {
+      if (signal->number == SIGCHLD) continue;
+      if (signal->number == SIGTSTP || signal->number == SIGWINCH) {
+        answer(*signal);
+        continue;
+      }
+      if (end_.exit_code == 0) end_ = {.exit_code = 128 + signal->number, .problem = signal_name(signal->number) + " received."};
+      deadline_ = Clock::now();
+    }
+  }
 }
 
 }  // namespace accelerate

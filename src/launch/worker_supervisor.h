@@ -11,12 +11,13 @@
 #include "launch/keeper.h"
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
+#include "launch/worker_output.h"
 #include "launch/worker_process.h"
 
 namespace accelerate {
 
 /// Starts one worker and returns its process id. Throws WorkerError when no process can be made.
-using StartWorker = std::function<pid_t(const WorkerPlan& plan, WorkerInput input)>;
+using StartWorker = std::function<pid_t(const WorkerPlan& plan, WorkerInput input, WorkerStreams streams)>;
 
 /// The worker whose failure ended a launch.
 struct FailedWorker {
@@ -75,10 +76,12 @@ class WorkerSupervisor {
   void send_to_all(int signal);
   void end_orphans();
   void suspend();
+  void finish_output();
 
   const LaunchPlan& plan_;
   const StartWorker start_worker_;
   const WorkerKind kind_;
+  WorkerOutput output_;
   SignalScope signals_;              // before the workers, so that the end of none is missed
   const std::set<pid_t> strangers_;  // children that this process had before
   Keeper keeper_;
@@ -91,6 +94,7 @@ class WorkerSupervisor {
   bool interrupted_ = false;
   bool restarts_left_ = false;
   std::optional<Clock::time_point> deadline_ = {};
+  std::optional<Clock::time_point> give_up_ = {};  // when we were told to stop: how long a reader of ours may keep us waiting
   LaunchEnd end_ = {};
 };
 

@@ -332,6 +332,12 @@ std::optional<LaunchOptions> options_of(const Json& run) {
       options.num_cpu_threads_per_process = std::stoi(value);
     else if (flag == "--mixed_precision")
       options.mixed_precision = value;
+    else if (flag == "--tee")
+      options.tee = value;
+    else if (flag == "--role")
+      options.role = value;
+    else if (flag == "--log_dir")
+      options.log_dir = value;
     else if (flag == "--max_restarts")
       options.max_restarts = std::stoi(value);
     else

@@ -1,68 +1,12 @@
 #include <gtest/gtest.h>
-#include <pty.h>
 #include <sys/stat.h>
 
 #include "launch/folder.h"
+#include "support/on_terminal.h"
 #include "support/run_program.h"
 
 namespace accelerate::testing {
 namespace {
-
-// A program on a terminal of its own, typed to and read by the test.
-class OnTerminal {
- public:
-  explicit OnTerminal(std::vector<std::string> argv) {
-    pid_ = ::forkpty(&terminal_, nullptr, nullptr, nullptr);
-    if (pid_ != 0) return;
-    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
-    std::vector<char*> pointers;
-    for (auto& argument : argv) pointers.push_back(argument.data());
-    pointers.push_back(nullptr);
-    ::execvp(pointers.front(), pointers.data());
-    ::_exit(127);
-  }
-  ~OnTerminal() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    ::close(terminal_);
-  }
-  OnTerminal(const OnTerminal&) = delete;
-  OnTerminal& operator=(const OnTerminal&) = delete;
-
-  void type(const std::string& text) {
-    EXPECT_EQ(::write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  }
-
-  void wait_for(const std::string& text, int count = 1) {
-    wait_until("'" + text + "' on the terminal", [&] {
-      read_more();
-      return RunningProgram::occurrences(screen_, text) >= count;
-    });
-  }
-
-  int wait() {
-    int status = 0;
-    wait_until("the end", [&] {
-      read_more();
-      return ::waitpid(pid_, &status, WNOHANG) == pid_;
-    });
-    read_more();
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
-
-  const std::string& screen() const { return screen_; }
-
- private:
-  void read_more() {
-    char buffer[4096];
-    ::fcntl(terminal_, F_SETFL, O_NONBLOCK);
-    for (ssize_t got = 0; (got = ::read(terminal_, buffer, sizeof buffer)) > 0;) screen_.append(buffer, static_cast<size_t>(got));
-  }
-
-  pid_t pid_ = -1;
-  int terminal_ = -1;
-  std::string screen_;
-};
 
 std::vector<std::string> launch(const std::string& processes, const std::string& script) {
   return {ACCELERATE_CLI, "launch", "--cpu", "--num_processes", processes, "sh", "-c", script};

@@ -80,7 +80,7 @@ class ScreenModel {
 
   size_t escape(const std::string& bytes, size_t at) {
     size_t end = at + 2;
-    while (std::isdigit(static_cast<unsigned char>(bytes[end]))) ++end;
+    while (std::isdigit(static_cast<unsigned char>(bytes[end])) || bytes[end] == ';') ++end;
     const int number = end > at + 2 ? std::stoi(bytes.substr(at + 2, end - at - 2)) : 1;
     switch (bytes[end]) {
       case 'A':
@@ -88,6 +88,8 @@ class ScreenModel {
         break;
       case 'C':
         column_ += number;
+        break;
+      case 'm':  // colours are not kept
         break;
       case 'J':
         lines_.resize(row_ + 1);

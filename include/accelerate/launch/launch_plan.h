@@ -8,6 +8,7 @@
 
 #include <accelerate/core/launch_environment.h>
 #include <accelerate/launch/machine_facts.h>
+#include <accelerate/launch/output_plan.h>
 
 namespace accelerate {
 
@@ -30,6 +31,13 @@ struct LaunchOptions {
   std::optional<int> num_cpu_threads_per_process = {};
   /// "no", "fp16", "bf16" or "fp8".
   std::string mixed_precision = "no";
+  /// Streams of the ranks that are written to files as well: "0" none, "1" stdout, "2" stderr, "3" both, or one of these for
+  /// each local rank, as in "0:3,1:0".
+  std::string tee = "0";
+  /// Folder for these files; without `tee`, it asks for both streams of every rank. Default: one among the temporary files.
+  std::string log_dir = {};
+  /// ROLE_NAME of the processes, and the beginning of a teed line.
+  std::string role = "default";
   /// Workers check their exchanges (ACCELERATE_DEBUG_MODE).
   bool debug = false;
   /// How often all ranks are started again after one has failed.
@@ -58,6 +66,8 @@ struct LaunchPlan {
   std::vector<std::string> removed_variables = {};
   /// Lines for the user about choices made on his behalf; a launch begins with them.
   std::vector<std::string> notes = {};
+  /// What becomes of all that the workers write.
+  OutputPlan output = {};
   /// How long workers that were asked to stop may take before they are killed.
   std::chrono::milliseconds grace_period = std::chrono::seconds(30);
   /// After one rank has failed, how long the others may go on before they are asked to stop: their own errors often say

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <poll.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace accelerate {
+
+/// The launcher's stdout or stderr, written to without ever waiting: what its reader does not take yet stays in a queue.
+/// The descriptor is shared with others and keeps its flags. SIGPIPE must be ignored.
+class OutputDestination {
+ public:
+  explicit OutputDestination(int file_descriptor);
+  ~OutputDestination();
+  OutputDestination(const OutputDestination&) = delete;
+  OutputDestination& operator=(const OutputDestination&) = delete;
+
+  /// Adds to the queue; nothing when the destination is lost.
+  void put(std::string_view bytes);
+  /// Writes what can be written now.
+  void write_some();
+  /// Bytes that wait.
+  size_t queued() const { return queue_.size() - written_; }
+  /// What to wait for: room for the queue, and the end of a pipe's reader.
+  void add_to(std::vector<pollfd>& waited_for) const;
+
+  /// The reader of this pipe or socket has gone away: nothing that is put arrives any more.
+  bool reader_is_gone() const { return reader_is_gone_; }
+  /// The error (errno) that made it lose what was put, or 0.
+  int error() const { return error_; }
+
+ private:
+  bool can_take_bytes() const;
+
+  const int file_descriptor_;
+  int own_ = -1;  // the same file, opened once more so that it can be non-blocking for us alone
+  bool never_waits_ = false;
+  bool is_pipe_ = false;
+  bool reader_is_gone_ = false;
+  int error_ = 0;
+  std::string queue_ = {};
+  size_t written_ = 0;
+};
+
+}  // namespace accelerate

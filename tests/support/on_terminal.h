@@ -1,0 +1,81 @@
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "support/run_program.h"
+
+namespace accelerate::testing {
+
+/// A program on a terminal of its own, typed to and read by the test.
+class OnTerminal {
+ public:
+  explicit OnTerminal(std::vector<std::string> argv, unsigned short rows = 24, unsigned short columns = 200) {
+    winsize size{rows, columns, 0, 0};
+    pid_ = ::forkpty(&terminal_, nullptr, nullptr, &size);
+    if (pid_ != 0) return;
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+    ::setenv("TERM", "xterm", 1);
+    std::vector<char*> pointers;
+    for (auto& argument : argv) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    ::execvp(pointers.front(), pointers.data());
+    ::_exit(127);
+  }
+  ~OnTerminal() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::close(terminal_);
+  }
+  OnTerminal(const OnTerminal&) = delete;
+  OnTerminal& operator=(const OnTerminal&) = delete;
+
+  void type(const std::string& text) {
+    EXPECT_EQ(::write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+
+  void resize(unsigned short rows, unsigned short columns) {
+    winsize size{rows, columns, 0, 0};
+    EXPECT_EQ(::ioctl(terminal_, TIOCSWINSZ, &size), 0);
+  }
+
+  /// Waits until `text` was written `count` times.
+  void wait_for(const std::string& text, int count = 1) {
+    wait_until("'" + text + "' on the terminal", [&] { return RunningProgram::occurrences(read(), text) >= count; });
+  }
+
+  /// Waits for the end; returns the exit code, or 128 + the signal.
+  int wait() {
+    int status = 0;
+    wait_until("the end", [&] {
+      read();
+      return ::waitpid(pid_, &status, WNOHANG) == pid_;
+    });
+    read();
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+  /// Everything that was written until now.
+  const std::string& read() {
+    char buffer[4096];
+    ::fcntl(terminal_, F_SETFL, O_NONBLOCK);
+    for (ssize_t got = 0; (got = ::read(terminal_, buffer, sizeof buffer)) > 0;) screen_.append(buffer, static_cast<size_t>(got));
+    return screen_;
+  }
+
+  const std::string& screen() const { return screen_; }
+
+ private:
+  pid_t pid_ = -1;
+  int terminal_ = -1;
+  std::string screen_;
+};
+
+}  // namespace accelerate::testing

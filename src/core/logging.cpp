@@ -1,11 +1,15 @@
 #include <accelerate/core/logging.h>
 
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <chrono>
 #include <mutex>
+#include <thread>
 #include <unordered_set>
 
 #include <accelerate/core/error.h>
@@ -21,6 +25,18 @@ std::string with_case(std::string_view text, int (*convert)(int)) {
   std::string converted(text);
   std::ranges::transform(converted, converted.begin(), [convert](unsigned char c) { return static_cast<char>(convert(c)); });
   return converted;
+}
+
+/// A launcher gives each process a pipe of its own, and what lies in ours when the next one writes could be overtaken. A reader
+/// that sleeps is not waited for long.
+void wait_until_read(int file_descriptor) {
+  struct stat file = {};
+  if (::fstat(file_descriptor, &file) != 0 || !S_ISFIFO(file.st_mode)) return;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  int unread = 0;
+  while (::ioctl(file_descriptor, FIONREAD, &unread) == 0 && unread > 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 }  // namespace
@@ -86,7 +102,10 @@ void Logger::write_in_order(const std::optional<std::string>& line) const {
         name_, process_.num_processes));
   }
   for (int rank = 0; rank < process_.num_processes; ++rank) {
-    if (rank == process_.process_index && line) write_line(STDERR_FILENO, *line);
+    if (rank == process_.process_index && line) {
+      write_line(STDERR_FILENO, *line);
+      wait_until_read(STDERR_FILENO);
+    }
     if (process_.wait_for_everyone) process_.wait_for_everyone();
   }
 }

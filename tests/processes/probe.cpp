@@ -181,6 +181,24 @@ int notebook_exception() {
   return 1;
 }
 
+/// A function on a GPU, started by a program that has not touched it; then one that is refused because it has.
+int notebook_on_gpu() {
+  accelerate::notebook_launcher(
+      [] {
+        Accelerator accelerator({.timeout = std::chrono::seconds(60)});
+        const auto device = torch::Device(torch::kCUDA, 0);  // two processes may share one
+        say("sum " + std::to_string(torch::ones({4}, device).sum().item<int>()) + " of " + who(accelerator));
+      },
+      {}, {.num_processes = 2});
+  say("here " + std::to_string(torch::ones({4}, torch::kCUDA).sum().item<int>()));
+  try {
+    accelerate::notebook_launcher([] {}, {}, {.num_processes = 2});
+  } catch (const accelerate::UsageError& error) {
+    say(error.what());
+  }
+  return 0;
+}
+
 int main_with(const std::string& what) {
   static const std::map<std::string, int (*)()> kWishes = {{"state", state},
                                                            {"sum", sum},
@@ -193,6 +211,7 @@ int main_with(const std::string& what) {
                                                            {"in_order", in_order},
                                                            {"per_machine", per_machine},
                                                            {"notebook_exception", notebook_exception},
+                                                           {"notebook_on_gpu", notebook_on_gpu},
                                                            {"threads", threads}};
   try {
     return kWishes.at(what)();

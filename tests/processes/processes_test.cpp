@@ -269,6 +269,14 @@ TEST(Failing, AnExceptionInAFunctionThatWasLaunchedReachesTheCaller) {
   EXPECT_EQ(result.errors, "");
 }
 
+TEST(Cuda, FunctionsUseAGpuThatTheirProgramHasNotTouchedAndAreRefusedWhenItHas) {
+  const auto result = run_program({ACCELERATE_PROBE, "notebook_on_gpu"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(count(result.output, "sum 4 of "), 2) << result.output << result.errors;
+  EXPECT_EQ(count(result.output, "here 4\n"), 1) << result.output;
+  EXPECT_EQ(count(result.output, "notebook_launcher: this program has used CUDA"), 1) << result.output;
+}
+
 TEST(Machines, WaitForTheirOwnFirstProcessAndPrintOnceEach) {
   const auto port = port_text();
   std::vector<Variables> tables;

@@ -219,7 +219,7 @@ TEST(Keeper, EndsNothingWhenItIsDismissed) {
 
 std::vector<std::string> launch_with_restarts(int restarts, const std::string& script) {
   auto argv = launch(2, script);
-  argv.insert(argv.begin() + 2, {"--max_restarts", std::to_string(restarts)});
+  argv.insert(argv.begin() + 2, {"--num_cpu_threads_per_process", "1", "--max_restarts", std::to_string(restarts)});
   return argv;
 }
 

@@ -259,6 +259,7 @@ void Detective::watch() {
 
 void Detective::look_at_own_call() {
   const RankEntry entry = parts_.logbook->read();
+  if (entry.ending == Ending::failed) return;  // the error tells it
   const Call* call = waiting_call(entry);
   if (warned_.number != 0 && (call == nullptr || call->number != warned_.number)) {
     if (spoke_)

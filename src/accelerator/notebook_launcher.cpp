@@ -1,4 +1,5 @@
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <accelerate/accelerator/notebook_launcher.h>
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/process_state.h>
@@ -67,7 +68,9 @@ void check_can_fork(const char* launcher) {
 
 int count_processes(const NotebookLauncherOptions& options, const MachineFacts& machine, const char* launcher) {
   if (options.num_processes) return *options.num_processes;
-  if (const auto configured = configured_num_processes(process_environment)) return *configured;
+  // Stored is the number for all machines together.
+  if (const auto configured = configured_num_processes(process_environment))
+    return std::max(1, *configured / std::max(1, options.num_nodes));
   if (machine.gpus > 0) return machine.gpus;
   throw UsageError(fmt::format(
       "{} does not know how many processes to start: give num_processes, or store it with `accelerate config`.", launcher));
@@ -88,14 +91,19 @@ std::string precision_of(const NotebookLauncherOptions& options) {
   return process_environment(kPrecisionVariable).value_or("no");
 }
 
+/// The launcher's share of the cores.
+int process_threads() { return std::max(1, integer_from(process_environment, {"OMP_NUM_THREADS"}).value_or(1)); }
+
 /// A parallel operator of this program has left a pool of threads behind that a copy of it does not have, and the copy would wait
 /// for them for ever. The pool belongs to the thread that used it, so the copy does its work in a new one.
 void run_as_worker(const std::function<void()>& function) {
   std::exception_ptr thrown;
+  const at::ThreadLocalState settings;  // no_grad, autocast ... of who launches
   std::thread([&] {
     try {
-      // The launcher's share of the cores: the count that this program was given would be used by each copy.
-      at::set_num_threads(std::max(1, std::atoi(std::getenv("OMP_NUM_THREADS"))));
+      const at::ThreadLocalStateGuard as_there(settings);
+      // The count that this program was given would be used by each copy.
+      at::set_num_threads(process_threads());
       function();
     } catch (...) {
       thrown = std::current_exception();
@@ -121,6 +129,8 @@ void run_here(const std::function<void()>& function, const NotebookLauncherOptio
     function();
   } catch (const std::exception& error) {
     std::throw_with_nested(WorkerError(std::string("Rank 0 failed: ") + error.what(), 0));
+  } catch (...) {
+    std::throw_with_nested(WorkerError("Rank 0 failed: unknown exception", 0));
   }
 }
 

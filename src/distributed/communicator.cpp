@@ -21,6 +21,9 @@ constexpr std::chrono::seconds kHostPatience{30};
 /// And how often it looks whether there is anybody left to wait for.
 constexpr std::chrono::milliseconds kHostLook{500};
 
+/// How often a rank in an exchange looks whether the group is lost.
+constexpr std::chrono::milliseconds kLostLook{1000};
+
 /// How long a rank that waits for a key sleeps before it looks again: at first, and at most.
 constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{20000};
 
@@ -40,6 +43,15 @@ c10::intrusive_ptr<c10d::Work> start_broadcast(c10d::Backend& backend, const at:
   options.rootRank = from;
   std::vector<at::Tensor> tensors = {tensor};
   return backend.broadcast(tensors, options);
+}
+
+/// What can be neither used nor ended. Held, so that it is not taken for a leak.
+template <class Thing>
+void keep_for_ever(Thing thing) {
+  static std::mutex mutex;
+  static auto* kept = new std::vector<Thing>;
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(thing));
 }
 
 void shut_down(c10d::Backend& backend) noexcept {
@@ -64,21 +76,38 @@ Communicator::Communicator(GroupParts parts)
 }
 
 Communicator::~Communicator() {
+  // A copy of the process (fork) has none of the group's threads to wait for, and nothing to say in its name.
+  if (::getpid() != process_) {
+    keep_for_ever(std::move(detective_));
+    keep_for_ever(std::move(logbook_));
+    keep_for_ever(std::move(parts_));
+    keep_for_ever(std::move(cpu_backend_));
+    return;
+  }
   const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
   // Before any connection is closed, so that whoever sees it closed sees why.
   if (logbook_) logbook_->end(failed_ || unwinding ? Ending::failed : Ending::finished);
-  if (parts_.owned) {
-    // Gloo and NCCL end before the store they met in.
-    if (parts_.device_backend) shut_down(*parts_.device_backend);
-    parts_.device_backend.reset();
-    cpu_backend_.reset();
-    parts_.group.reset();
-    // Nobody waits for the end of a group that failed.
-    if (size_ > 1 && !failed_) signal("end/" + std::to_string(rank_));
-    // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go. But an
-    // exception on its way out of here waits for nobody.
-    if (size_ > 1 && parts_.hosts_store && !failed_ && !unwinding) serve_until_all_have_ended();
+  if (!parts_.owned) return;
+  // Nobody waits for the end of a group that failed.
+  if (size_ > 1 && !failed_) signal("end/" + std::to_string(rank_), detective_ ? detective_->last_report() : "1");
+  end_group();
+  // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go. But an exception
+  // on its way out of here waits for nobody.
+  if (size_ > 1 && parts_.first_serves_store && rank_ == 0 && !failed_ && !unwinding) serve_until_all_have_ended();
+}
+
+/// Gloo and NCCL end before the store they met in.
+void Communicator::end_group() {
+  if (abandoned_) {
+    // Gloo's end would wait for the exchange that cannot end.
+    keep_for_ever(parts_);
+    keep_for_ever(cpu_backend_);
+    return;
   }
+  if (parts_.device_backend) shut_down(*parts_.device_backend);
+  parts_.device_backend.reset();
+  cpu_backend_.reset();
+  parts_.group.reset();
 }
 
 void Communicator::serve_until_all_have_ended() noexcept {
@@ -99,7 +128,11 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
   if (size_ == 1) return;
   auto logbook = std::make_shared<Logbook>();
   const auto card = ProcessCard::of_this_process(machine, logbook->descriptor());
-  DetectiveParts parts{.rank = rank_, .logbook = logbook, .store = parts_.store, .threshold = threshold};
+  DetectiveParts parts{.rank = rank_,
+                       .logbook = logbook,
+                       .store = parts_.store,
+                       .first_serves_store = parts_.first_serves_store,
+                       .threshold = threshold};
   for (const auto& bytes : all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", where)) {
     if (bytes.size() != sizeof(card)) fail("joining", where, "a peer is of another version of this library");
     std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
@@ -163,8 +196,31 @@ void Communicator::exchange(at::DeviceType device, const char* call, std::source
     if (&backend == cpu_backend_.get()) lock.lock();
     auto work = start(backend);
     if (lock) lock.unlock();
-    work->wait();
+    if (detective_ && &backend == cpu_backend_.get()) {
+      wait_watchfully(*work);
+    } else {
+      work->wait();
+    }
   });
+}
+
+/// Gloo notices a dead peer only on the connections to it, and not while a child of that peer holds them open. Who waits for
+/// another one looks now and then whether the group is lost.
+void Communicator::wait_watchfully(c10d::Work& work) {
+  for (;;) {
+    try {
+      work.wait(kLostLook);
+      return;
+    } catch (const std::exception&) {
+      if (work.isCompleted()) {
+        work.wait();  // it failed, or ended just now
+        return;
+      }
+    }
+    if (!detective_->is_lost()) continue;
+    abandoned_ = true;
+    throw std::runtime_error("The exchange cannot end, since the group is lost.");
+  }
 }
 
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {
@@ -278,9 +334,9 @@ std::string Communicator::broadcast_bytes(std::string_view bytes, int from, cons
   return {reinterpret_cast<const char*>(large.data_ptr<uint8_t>()), static_cast<size_t>(length)};
 }
 
-void Communicator::signal(const std::string& key) noexcept {
+void Communicator::signal(const std::string& key, const std::string& value) noexcept {
   try {
-    if (parts_.store) parts_.store->set(key, std::vector<uint8_t>{1});
+    if (parts_.store) parts_.store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
   } catch (const std::exception&) {
     // The store is gone with its host: whoever would wait for the key learns that from the store itself.
   }
@@ -305,10 +361,11 @@ void Communicator::wait_for(const std::string& key, int from, const char* call, 
     const auto poll = [key, from, store = parts_.store, detective = detective_, limit = parts_.timeout] {
       const auto deadline = std::chrono::steady_clock::now() + limit;
       for (auto pause = kFirstPause; std::chrono::steady_clock::now() < deadline; pause = std::min(2 * pause, kLongestPause)) {
-        if (detective && detective->someone_died()) throw std::runtime_error("A process of this machine is dead.");
-        const bool left = detective && detective->has_left(from);  // asked before the key, which is set before leaving
-        if (store->check({key})) return;
-        if (left) throw std::runtime_error("Process " + std::to_string(from) + ", which it waits for, will not come.");
+        // Asked before the key, which is set before leaving. Who else is lost does not matter to a scope that is open.
+        const bool lost = detective && (detective->is_lost() || detective->has_left(from));
+        const bool host_lost = detective && detective->store_is_lost();
+        if (!host_lost && store->check({key})) return;
+        if (lost) throw std::runtime_error("The scope will not open, since the group is lost.");
         std::this_thread::sleep_for(pause);
       }
       throw std::runtime_error("Timed out after " + std::to_string(limit.count()) + " ms.");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <accelerate/distributed/process_state.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <exception>
@@ -23,8 +24,8 @@ struct GroupParts {
   c10::intrusive_ptr<c10d::Store> store;
   /// False for a group of the application's own, which is left alone at the end.
   bool owned = true;
-  /// This process serves the store, so it ends last.
-  bool hosts_store = false;
+  /// Rank 0 serves the store, so it ends last.
+  bool first_serves_store = false;
   std::chrono::milliseconds timeout{};
 };
 
@@ -63,7 +64,7 @@ class Communicator {
   /// `call`, when there is no store to signal through.
   int next_scope(const char* call);
   /// Sets a key that others wait for. Never throws.
-  void signal(const std::string& key) noexcept;
+  void signal(const std::string& key, const std::string& value = "1") noexcept;
   /// Waits for a key that rank `from` sets.
   void wait_for(const std::string& key, int from, const char* call, std::source_location where);
   /// Writes down that this rank has passed a scope that it need not wait for.
@@ -80,6 +81,8 @@ class Communicator {
   void exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared, Start&& start);
   void gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
   void send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where);
+  void wait_watchfully(c10d::Work& work);
+  void end_group();
   void serve_until_all_have_ended() noexcept;
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
   c10d::Backend& backend_for(at::DeviceType device);
@@ -88,7 +91,9 @@ class Communicator {
   const int rank_, size_;
   c10::intrusive_ptr<c10d::Backend> cpu_backend_;
   const int exceptions_before_ = std::uncaught_exceptions();
+  const pid_t process_ = ::getpid();
   std::atomic<int> scopes_ = 0;
+  std::atomic<bool> abandoned_ = false;  // an exchange that cannot end
   std::atomic<bool> failed_ = false;
   std::mutex story_mutex_;
   std::string story_;

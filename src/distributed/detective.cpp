@@ -58,17 +58,17 @@ bool names_a_cause(const std::vector<RankReport>& reports) {
 
 /// The ranks that run where this one does. Shared with a thread that may be left behind.
 struct Detective::Machine {
+  size_t own;
   std::vector<ProcessCard> cards;
   /// By rank; null for ranks of other machines.
   std::vector<std::shared_ptr<Logbook>> logbooks;
 
-  explicit Machine(const DetectiveParts& parts) : cards(parts.cards) {
-    const auto& me = cards[static_cast<size_t>(parts.rank)];
+  explicit Machine(const DetectiveParts& parts) : own(static_cast<size_t>(parts.rank)), cards(parts.cards) {
     for (size_t rank = 0; rank < cards.size(); ++rank) {
-      const bool own = static_cast<int>(rank) == parts.rank;
-      std::shared_ptr<Logbook> logbook = own ? parts.logbook : nullptr;
-      if (!own && cards[rank].machine == me.machine)
+      std::shared_ptr<Logbook> logbook = rank == own ? parts.logbook : nullptr;
+      if (rank != own && cards[rank].machine == cards[own].machine) {
         logbook = Logbook::of_peer(cards[rank].pid, static_cast<int>(cards[rank].descriptor));
+      }
       logbooks.push_back(std::move(logbook));
     }
   }
@@ -77,7 +77,7 @@ struct Detective::Machine {
 
   RankReport report(size_t rank) const {
     // First the process, then its notes: what it wrote before it ended is then seen.
-    RankReport report{.presence = presence_of(cards[rank]), .pid = cards[rank].pid};
+    RankReport report{.presence = rank == own ? Presence::running : presence_of(cards[rank]), .pid = cards[rank].pid};
     report.entry = logbooks[rank]->read();
     return report;
   }
@@ -111,13 +111,12 @@ struct Detective::Machine {
     return found;
   }
 
-  /// One rank that runs of every other machine.
-  std::vector<int64_t> one_of_each_other(const std::vector<RankReport>& found) const {
+  /// The first rank of every other machine.
+  std::vector<int64_t> first_of_others() const {
     std::vector<int64_t> ranks;
     std::set<uint64_t> seen;
-    for (size_t rank = 0; rank < cards.size(); ++rank) {
-      const bool runs = !has(rank) && found[rank].presence == Presence::running;
-      if (runs && seen.insert(cards[rank].machine).second) ranks.push_back(static_cast<int64_t>(rank));
+    for (const int64_t rank : others()) {
+      if (seen.insert(cards[static_cast<size_t>(rank)].machine).second) ranks.push_back(rank);
     }
     return ranks;
   }
@@ -160,6 +159,14 @@ bool Detective::someone_died() const {
   });
 }
 
+std::string Detective::last_report() const { return pack({{parts_.rank, machine_->report(machine_->own)}}); }
+
+bool Detective::is_lost() const { return machine_->first_page().told || someone_died(); }
+
+bool Detective::store_is_lost() const {
+  return parts_.first_serves_store && machine_->has(0) && machine_->report(0).presence == Presence::gone;
+}
+
 bool Detective::has_left(int rank) const {
   return machine_->has(static_cast<size_t>(rank)) && is_out(machine_->report(static_cast<size_t>(rank)));
 }
@@ -197,10 +204,12 @@ std::vector<RankReport> Detective::investigate(const std::string& reason) const 
   }
   // A connection was lost, and a process that is only stopped keeps its own: who is silent is dead. Without the store nothing
   // is known but that its host is gone.
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    auto& presence = reports[rank].presence;
-    if (presence == Presence::silent || (presence == Presence::unknown && rank == 0)) presence = Presence::gone;
+  for (auto& report : reports) {
+    if (report.presence == Presence::silent) report.presence = Presence::gone;
   }
+  auto& first = reports.front();
+  if (first.presence == Presence::unknown && parts_.first_serves_store && remote_ && remote_->lost())
+    first.presence = Presence::gone;
   return reports;
 }
 
@@ -213,36 +222,51 @@ void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const bool failed = reports[rank].entry && reports[rank].entry->ending == Ending::failed;
     if (!machine_->has(rank) || !(deaths ? died(reports[rank]) : failed)) continue;
-    while (!has_ended(parts_.cards[rank]) && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    while (presence_of(parts_.cards[rank]) != Presence::gone && std::chrono::steady_clock::now() < deadline)
+      std::this_thread::sleep_for(1ms);
   }
 }
 
-std::string Detective::settle(const std::vector<RankReport>& reports) const {
-  std::string story = tell_story(reports);
+std::string Detective::settle(const std::string& story) const {
   try {
-    story = within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
-    // The store goes when this process does, and the others look at it once a second.
-    if (parts_.rank == 0) remote_->serve(machine_->one_of_each_other(reports), kAnswers);
+    return within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
   } catch (const std::exception&) {
-    story += "\nThe store that process 0 serves cannot be reached: it is gone or stopped, or the network is down.";
+    return story + (parts_.first_serves_store
+                        ? "\nThe store that process 0 serves cannot be reached: it is gone or stopped, or the network is down."
+                        : "\nThe store through which the processes met cannot be reached.");
   }
-  return story;
+}
+
+std::string Detective::tell(const std::string& reason) const {
+  // One rank of a machine finds out, so that all tell the same.
+  LogbookPage& page = machine_->first_page();
+  int32_t teller = 0;
+  if (page.teller.compare_exchange_strong(teller, parts_.rank + 1)) {
+    const auto reports = investigate(reason);
+    let_culprits_end(reports);
+    const std::string story = remote_ ? settle(tell_story(reports)) : tell_story(reports);
+    machine_->tell(story);
+    return story;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + 2 * kAnswers + kCause;
+  const ProcessCard& who = parts_.cards[static_cast<size_t>(teller - 1)];
+  while (!page.told && presence_of(who) == Presence::running && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(1ms);
+  }
+  // Not told: it died over it.
+  return page.told ? page.story.data() : tell_story(investigate(reason));
 }
 
 std::string Detective::explain(const std::string& reason) {
-  // One rank of a machine finds out, so that all tell the same.
-  LogbookPage& page = machine_->first_page();
-  int32_t nobody = 0;
-  if (!page.teller.compare_exchange_strong(nobody, parts_.rank + 1)) {
-    const auto deadline = std::chrono::steady_clock::now() + 2 * kAnswers + kCause + 2s;
-    while (!page.told && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(1ms);
-    // Not told: it died over it.
-    return page.told ? page.story.data() : tell_story(investigate(reason));
+  const std::string story = tell(reason);
+  // The store goes when rank 0 does, and other machines look at it once a second.
+  if (remote_ && parts_.first_serves_store && parts_.rank == 0) {
+    try {
+      remote_->serve(machine_->first_of_others(), kAnswers);
+    } catch (const std::exception&) {
+      // Then nobody can come for it.
+    }
   }
-  const auto reports = investigate(reason);
-  let_culprits_end(reports);
-  const std::string story = remote_ ? settle(reports) : tell_story(reports);
-  machine_->tell(story);
   return story;
 }
 
@@ -257,30 +281,35 @@ void Detective::watch() {
   look_at_own_call();  // a warning is taken back also at the very end
 }
 
-void Detective::look_at_own_call() {
+void Detective::look_at_own_call() try {
   const RankEntry entry = parts_.logbook->read();
   if (entry.ending == Ending::failed) return;  // the error tells it
   const Call* call = waiting_call(entry);
   if (warned_.number != 0 && (call == nullptr || call->number != warned_.number)) {
-    if (spoke_)
-      write_line(2, fmt::format("accelerate: {} goes on, after {:.1f} s.", describe(warned_),
-                                static_cast<double>(entry.read - warned_.began) * 1e-9));
+    write_line(2, fmt::format("accelerate: {} goes on, after {:.1f} s.", describe(warned_),
+                              static_cast<double>(entry.read - warned_.began) * 1e-9));
     warned_ = {};
   }
   if (call == nullptr || warned_.number != 0) return;
   const std::chrono::nanoseconds waited(entry.read - call->began);
-  if (waited > parts_.threshold || (waited > kTick && someone_died())) warn(*call);
+  const bool long_ago = waited > parts_.threshold || (waited > kTick && someone_died());
+  if (long_ago && !another_speaks()) warn(*call);
+} catch (const std::exception&) {
+  // Who only watches must not end the program.
 }
 
-/// The first of the ranks that wait on a machine speaks for all of them.
-void Detective::warn(const Call& call) {
-  warned_ = call;
-  spoke_ = false;
+/// The first of the ranks of a machine that wait for so long speaks for all of them.
+bool Detective::another_speaks() const {
   for (const auto& [rank, report] : machine_->reports()) {
     if (rank >= parts_.rank) break;
-    if (report.presence == Presence::running && !is_out(report) && waiting_call(*report.entry)) return;
+    const Call* call = report.presence == Presence::running && !is_out(report) ? waiting_call(*report.entry) : nullptr;
+    if (call != nullptr && std::chrono::nanoseconds(report.entry->read - call->began) > parts_.threshold) return true;
   }
-  spoke_ = true;
+  return false;
+}
+
+void Detective::warn(const Call& call) {
+  warned_ = call;
   write_line(2, fmt::format("accelerate: {} has been waiting for {:.1f} s. {}", describe(call),
                             static_cast<double>(logbook_now() - call.began) * 1e-9, tell_story(look_around())));
 }

@@ -22,6 +22,8 @@ struct DetectiveParts {
   std::shared_ptr<Logbook> logbook = {};
   /// Through which machines ask each other; null for a group without one.
   c10::intrusive_ptr<c10d::Store> store = {};
+  /// Rank 0 serves that store: it goes with it.
+  bool first_serves_store = false;
   /// After how long a call that waits is told; zero: never.
   std::chrono::milliseconds threshold{};
 };
@@ -39,8 +41,13 @@ class Detective {
   /// The story of a call that failed because of `reason`: the same on every rank that asks.
   std::string explain(const std::string& reason);
 
-  /// True when a rank of this machine is dead.
-  bool someone_died() const;
+  /// What other machines may read about this rank when it has left.
+  std::string last_report() const;
+
+  /// True when the group is lost: a rank of this machine is dead, or the story has been told.
+  bool is_lost() const;
+  /// True when the store has gone with rank 0 of this machine.
+  bool store_is_lost() const;
   /// True when `rank` is of this machine and has left the group or is dead.
   bool has_left(int rank) const;
   /// True when all ranks are of this machine and each but this one has left the group or is dead.
@@ -54,18 +61,19 @@ class Detective {
   std::vector<RankReport> look_around() const;
   std::vector<RankReport> investigate(const std::string& reason) const;
   void let_culprits_end(const std::vector<RankReport>& reports) const;
-  std::string settle(const std::vector<RankReport>& reports) const;
+  std::string tell(const std::string& reason) const;
+  std::string settle(const std::string& story) const;
+  bool someone_died() const;
   void watch();
   void look_at_own_call();
+  bool another_speaks() const;
   void warn(const Call& call);
 
   const DetectiveParts parts_;
   const std::shared_ptr<const Machine> machine_;
   std::shared_ptr<RemoteReports> remote_;
 
-  // Of the watcher alone.
-  Call warned_ = {};
-  bool spoke_ = false;
+  Call warned_ = {};  // of the watcher alone
 
   std::mutex mutex_;
   std::condition_variable changed_;

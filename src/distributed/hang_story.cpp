@@ -157,6 +157,8 @@ std::string headline(const std::vector<RankReport>& reports) {
   const std::string call = fmt::format(" not come to call {}. ", front);
   say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
          [&](const RankReport& r) { return is_there(r) && newest_number(r) < front && !waiting_call(*r.entry); });
+  say_of(story, reports, " could not be asked. ", " could not be asked. ",
+         [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
   return story.empty() ? "All processes have come to it. " : story;
 }
 

@@ -56,7 +56,6 @@ int64_t logbook_now() { return std::chrono::steady_clock::now().time_since_epoch
 
 Logbook::Logbook() : Logbook(new_memory()) {
   if (page_ == nullptr) {
-    ::close(descriptor_);
     throw DistributedError(std::string("The memory for the notes about calls cannot be mapped: ") + std::strerror(errno) + ".");
   }
   new (page_) LogbookPage;  // memory of a new file is zero, which is what a new page holds

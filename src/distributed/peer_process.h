@@ -21,10 +21,7 @@ struct ProcessCard {
   static ProcessCard of_this_process(const std::string& machine, int descriptor);
 };
 
-/// What has become of the process, as far as this machine's kernel knows.
+/// What has become of the process, as far as this machine's kernel knows. Gone: its parent has been told.
 Presence presence_of(const ProcessCard& card);
-
-/// True when nothing of it is left but what its parent may still ask: its parent has been told.
-bool has_ended(const ProcessCard& card);
 
 }  // namespace accelerate

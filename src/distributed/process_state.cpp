@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "core/pipe_signal.h"
+#include "distributed/bounded.h"
 #include "distributed/communicator.h"
 #include "distributed/nccl.h"
 #include "distributed/rendezvous.h"
@@ -67,21 +68,24 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnv
 }
 
 /// Returns when every process has come to the same `stage`; names those that have not.
-void meet(const LaunchEnvironment& me, c10d::Store& store, const std::string& stage, std::chrono::milliseconds patience) {
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < me.num_processes; ++rank) keys.push_back(stage + "/" + std::to_string(rank));
-  store.set(keys[static_cast<size_t>(me.process_index)], std::vector<uint8_t>{1});
-  try {
-    store.wait(keys, patience);
-  } catch (const std::exception&) {
-    std::string missing;
-    for (int rank = 0; rank < me.num_processes; ++rank) {
-      if (!store.check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& store, const std::string& stage,
+          std::chrono::milliseconds patience) {
+  within(patience + std::chrono::seconds(1), "the store where the processes meet does not answer", [=] {
+    std::vector<std::string> keys;
+    for (int rank = 0; rank < me.num_processes; ++rank) keys.push_back(stage + "/" + std::to_string(rank));
+    store->set(keys[static_cast<size_t>(me.process_index)], std::vector<uint8_t>{1});
+    try {
+      store->wait(keys, patience);
+    } catch (const std::exception&) {
+      std::string missing;
+      for (int rank = 0; rank < me.num_processes; ++rank) {
+        if (!store->check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      }
+      throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) +
+                               " s: " + (missing.empty() ? "none, but late" : missing) +
+                               ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
     }
-    throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) +
-                             " s: " + (missing.empty() ? "none, but late" : missing) +
-                             ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
-  }
+  });
 }
 
 GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& options, at::Device device) {
@@ -90,10 +94,10 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
   parts.timeout = options.timeout.value_or(kGlooTimeout);
   const std::chrono::milliseconds patience = std::min<std::chrono::milliseconds>(parts.timeout, kRendezvousPatience);
   parts.store = join_store(me, patience);
-  parts.hosts_store = me.process_index == 0 && !me.agent_hosts_store;
+  parts.first_serves_store = !me.agent_hosts_store;
   parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
   try {
-    meet(me, *parts.store, "arrived", patience);
+    meet(me, parts.store, "arrived", patience);
     auto gloo =
         c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
                                                     me.num_processes, gloo_options(me, options.environment, parts.timeout));
@@ -108,11 +112,12 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
       parts.group->setDefaultBackend(type);
     }
     // One that was done early and left again would cut off those that are still connecting.
-    meet(me, *parts.store, "connected", patience);
+    meet(me, parts.store, "connected", patience);
   } catch (const std::exception& error) {
     throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) +
                            " could not connect to its peers: " + words_of(error));
   }
+  note_group_made(me);
   return parts;
 }
 

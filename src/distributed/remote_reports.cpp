@@ -143,11 +143,16 @@ NumberedReports RemoteReports::ask(const std::vector<int64_t>& ranks, std::chron
   const auto known = [&](int64_t rank) {
     return std::any_of(reports.begin(), reports.end(), [&](const auto& report) { return report.first == rank; });
   };
+  // Who has left the group answers no more, and has said how it was.
+  const auto add = [&](const std::vector<uint8_t>& value) {
+    for (auto& report : unpack({reinterpret_cast<const char*>(value.data()), value.size()})) reports.push_back(std::move(report));
+  };
   with_store([&](c10d::Store& store) {
     const int64_t question = store.add("questions", 1);
     while (std::chrono::steady_clock::now() < deadline && !std::all_of(ranks.begin(), ranks.end(), known)) {
       for (const int64_t rank : ranks) {
-        const std::string key = "answer/" + std::to_string(rank);
+        const std::string end = "end/" + std::to_string(rank), key = "answer/" + std::to_string(rank);
+        if (!known(rank) && store.check({end})) add(store.get(end));
         if (known(rank) || !store.check({key})) continue;
         const auto value = store.get(key);
         std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());

@@ -2,6 +2,7 @@
 
 #include <accelerate/core/error.h>
 #include <netdb.h>
+#include <unistd.h>
 
 #include <map>
 #include <mutex>
@@ -21,12 +22,23 @@ constexpr std::chrono::milliseconds kRetryPause{50};
 std::string place(const LaunchEnvironment& me) { return me.master_address + ":" + std::to_string(me.master_port); }
 
 /// Groups made one after the other in one process share an address and must not see each other's keys: each has the
-/// number of groups this rank has made there before, which is the same on every rank that makes them in the same order.
-int next_generation(const LaunchEnvironment& me) {
-  static std::mutex mutex;
-  static std::map<std::tuple<std::string, int, int>, int> made;
-  const std::lock_guard lock(mutex);
-  return made[{me.master_address, me.master_port, me.process_index}]++;
+/// number of groups this rank has made there before, which is the same on every rank that makes them in the same order. A copy
+/// of the process (fork) begins anew.
+struct Generations {
+  std::mutex mutex;
+  std::map<std::tuple<pid_t, std::string, int, int>, int> made;
+
+  static Generations& of_process() {
+    static Generations generations;
+    return generations;
+  }
+  int& of(const LaunchEnvironment& me) { return made[{::getpid(), me.master_address, me.master_port, me.process_index}]; }
+};
+
+int generation_of(const LaunchEnvironment& me) {
+  auto& generations = Generations::of_process();
+  const std::lock_guard lock(generations.mutex);
+  return generations.of(me);
 }
 
 /// c10d retries an unknown host until its time-out; a name that means nothing now is better told at once.
@@ -85,8 +97,14 @@ constexpr const char* kSilence = "Nothing there answered as rank 0 would.";
 
 }  // namespace
 
+void note_group_made(const LaunchEnvironment& me) {
+  auto& generations = Generations::of_process();
+  const std::lock_guard lock(generations.mutex);
+  ++generations.of(me);
+}
+
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chrono::milliseconds patience) {
-  const std::string prefix = "accelerate/" + std::to_string(me.restart_count) + "/" + std::to_string(next_generation(me));
+  const std::string prefix = "accelerate/" + std::to_string(me.restart_count) + "/" + std::to_string(generation_of(me));
   // Nobody to find: no port is opened, none can be in use.
   if (me.num_processes == 1) return c10::make_intrusive<c10d::PrefixStore>(prefix, c10::make_intrusive<c10d::HashStore>());
   check_address(me);

@@ -11,4 +11,7 @@ namespace accelerate {
 /// tells that rank 0 did not come within `patience`.
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, std::chrono::milliseconds patience);
 
+/// To be called when the group of that store has met: the next one has other keys. One that did not meet may be tried again.
+void note_group_made(const LaunchEnvironment& me);
+
 }  // namespace accelerate

@@ -166,6 +166,20 @@ TEST(NotebookLauncher, ASingleProcessIsThisOne) {
   EXPECT_EQ(error.rank(), 0);
 }
 
+TEST(NotebookLauncher, WorkersHaveTheSettingsOfTheThreadThatLaunches) {
+  for (int processes : {1, 2}) {
+    const torch::NoGradGuard no_grad;
+    notebook_launcher([] { require(!at::GradMode::is_enabled(), "gradients are on"); }, {}, {.num_processes = processes});
+  }
+}
+
+TEST(NotebookLauncher, WhatIsNoExceptionIsAnErrorToo) {
+  for (int processes : {1, 2}) {
+    const auto error = error_of([&] { notebook_launcher([] { throw 42; }, {}, {.num_processes = processes}); });
+    EXPECT_NE(std::string(error.what()).find("unknown exception"), std::string::npos) << error.what();
+  }
+}
+
 TEST(NotebookLauncher, TheNumberOfProcessesComesFromTheConfiguration) {
   TemporaryFolder folder;
   const Variable home("HF_HOME", folder.path().string());

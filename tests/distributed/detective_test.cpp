@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "distributed/hang_story.h"
@@ -128,7 +130,6 @@ TEST(Logbook, KnowsWhetherItsProcessRunsIsStoppedOrIsGone) {
   EXPECT_EQ(card.machine, ProcessCard::of_this_process("here", 4).machine);
   EXPECT_NE(card.machine, ProcessCard::of_this_process("there", 4).machine);
   EXPECT_EQ(presence_of(card), Presence::running);
-  EXPECT_FALSE(has_ended(card));
   int status = 0;
   ::kill(child, SIGSTOP);
   ::waitpid(child, &status, WUNTRACED);
@@ -137,11 +138,41 @@ TEST(Logbook, KnowsWhetherItsProcessRunsIsStoppedOrIsGone) {
   siginfo_t info;
   ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
   EXPECT_EQ(presence_of(card), Presence::gone) << "also as long as nobody has taken note of its end";
-  EXPECT_TRUE(has_ended(card));
   ::waitpid(child, &status, 0);
   EXPECT_EQ(presence_of(card), Presence::gone);
   ::close(pipe[0]);
   ::close(pipe[1]);
+}
+
+TEST(Logbook, AProcessWhoseFirstThreadHasEndedIsNotGone) {
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::thread([&] {
+      // The first thread has ended when its state is that of a zombie.
+      for (;;) {
+        std::ifstream file("/proc/self/stat");
+        std::string text;
+        std::getline(file, text);
+        if (text.find(") Z ") != std::string::npos) break;
+      }
+      const ProcessCard card = ProcessCard::of_this_process("here", 3);
+      if (::write(pipe[1], &card, sizeof(card)) != sizeof(card)) ::_exit(1);
+      for (;;) ::pause();
+    }).detach();
+    ::syscall(SYS_exit, 0);  // of this thread alone, and without unwinding
+  }
+  ::close(pipe[1]);
+  ProcessCard card;
+  ASSERT_EQ(::read(pipe[0], &card, sizeof(card)), static_cast<ssize_t>(sizeof(card)));
+  EXPECT_EQ(presence_of(card), Presence::running);
+  ::kill(child, SIGKILL);
+  siginfo_t info;
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_EQ(presence_of(card), Presence::gone);
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
 }
 
 TEST(Logbook, KeepsTheNewestCallsAndTheEndOfLongNames) {

@@ -136,6 +136,53 @@ void disagree_in_debug_mode() {
   });
 }
 
+/// The survivors hear of it and stay: nobody learns of the death by another one's leaving.
+void survivors_stay() {
+  auto accelerator = patient();
+  accelerator.wait_for_everyone();
+  if (accelerator.is_last_process()) std::raise(SIGKILL);
+  tell(accelerator, [&] { accelerator.reduce(torch::ones({2})); });
+  wait_for_file("all have heard");
+}
+
+/// A child of the dead process holds its connections open.
+void killed_with_a_child() {
+  auto accelerator = patient();
+  accelerator.wait_for_everyone();
+  if (accelerator.is_last_process()) {
+    if (::fork() == 0) {
+      ::execlp("sleep", "sleep", "15", nullptr);
+      ::_exit(127);
+    }
+    std::raise(SIGKILL);
+  }
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+/// A scope that is open lets a late process in, whatever has become of others.
+void late_to_an_open_scope() {
+  auto accelerator = patient();
+  if (accelerator.process_index() == 1) wait_for_file("gone");
+  { auto first = accelerator.main_process_first(); }
+  say("process " + std::to_string(accelerator.process_index()) + " is in");
+  if (accelerator.is_last_process()) std::_Exit(0);
+  wait_for_file("gone");
+}
+
+/// A copy of a rank's process that ends does not end the rank's group.
+void copies_itself() {
+  auto accelerator = std::make_unique<Accelerator>(accelerate::AcceleratorOptions{.timeout = 40s});
+  const int rank = accelerator->process_index();
+  if (accelerator->is_last_process() && ::fork() == 0) {
+    accelerator.reset();
+    ::_exit(0);
+  }
+  if (accelerator->is_last_process()) ::wait(nullptr);
+  accelerator->wait_for_everyone();
+  accelerator.reset();
+  say("process " + std::to_string(rank) + " went on");
+}
+
 void host_is_killed() {
   auto accelerator = patient();
   if (accelerator.is_main_process()) std::raise(SIGKILL);
@@ -194,6 +241,10 @@ int run(const std::string& scene) {
                                                             {"stopped", stopped},
                                                             {"host_is_killed", host_is_killed},
                                                             {"steady", steady},
+                                                            {"survivors_stay", survivors_stay},
+                                                            {"killed_with_a_child", killed_with_a_child},
+                                                            {"late_to_an_open_scope", late_to_an_open_scope},
+                                                            {"copies_itself", copies_itself},
                                                             {"fails_once", fails_once},
                                                             {"disagree_in_debug_mode", disagree_in_debug_mode},
                                                             {"late_while_loading", late_while_loading},

@@ -237,6 +237,53 @@ TEST(Scenes, InDebugModeDifferentCallsAreAnErrorBeforeTheExchangeAndTheGroupStay
                 "  - Process 1: gather_object of a list at scenes.cpp:N\n");
 }
 
+TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
+  Scene scene("survivors_stay", 5);
+  for (int rank = 0; rank < 4; ++rank) {
+    wait_until(
+        "rank " + std::to_string(rank) + " to hear", [&] { return !scene.rank(rank).output().empty(); },
+        std::chrono::seconds(20));
+  }
+  scene.leave_file("all have heard");
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::string heard = scene.output(rank);
+    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 5: Process 4 is dead.\n"), std::string::npos) << heard;
+    EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
+    EXPECT_EQ(scene.errors(rank).find("Process 4 has not come"), std::string::npos);
+  }
+}
+
+TEST(Scenes, ADeadProcessIsNotWaitedForBecauseOfItsChildren) {
+  Scene scene("killed_with_a_child", 2);
+  const std::string heard = scene.output(0);
+  EXPECT_NE(heard.find("failed on rank 0 of 2: Process 1 is dead.\n"), std::string::npos) << heard;
+  EXPECT_LT(scene.rank(0).wait().seconds, 14) << "not when the child ended";
+}
+
+TEST(Scenes, AnOpenScopeLetsALateProcessInWhateverHasBecomeOfOthers) {
+  Scene scene("late_to_an_open_scope", 3);
+  EXPECT_EQ(scene.output(2), "process 2 is in\n");
+  scene.leave_file("gone");
+  EXPECT_EQ(scene.output(1), "process 1 is in\n");
+}
+
+TEST(Scenes, ACopyOfAProcessDoesNotEndItsGroup) {
+  Scene scene("copies_itself", 2);
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  EXPECT_EQ(scene.output(1), "process 1 went on\n");
+}
+
+TEST(Scenes, AnEarlyEndOnAnotherMachineIsToldAsSuch) {
+  Scene finished("returns_early", 2, {}, 1);
+  EXPECT_EQ(
+      finished.output(0),
+      "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 has finished and will not come.\n"
+      "  - Process 0: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n"
+      "  - Process 1: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at scenes.cpp:N\n");
+  Scene failed("throws_early", 2, {}, 1);
+  EXPECT_NE(failed.output(0).find("Process 1 has failed.\n"), std::string::npos) << failed.output(0);
+}
+
 TEST(Scenes, MachinesTellEachOther) {
   Scene scene("killed_in_a_barrier", 4, {}, 2);
   const std::string story =

@@ -9,7 +9,8 @@
 namespace accelerate {
 
 /// The launcher's stdout or stderr, written to without ever waiting: what its reader does not take yet stays in a queue.
-/// The descriptor is shared with others and keeps its flags. SIGPIPE must be ignored.
+/// The descriptor is shared with others: where it cannot be opened once more for us alone, it is non-blocking only while we
+/// write. SIGPIPE must be ignored.
 class OutputDestination {
  public:
   explicit OutputDestination(int file_descriptor);
@@ -33,10 +34,11 @@ class OutputDestination {
 
  private:
   bool can_take_bytes() const;
+  ssize_t write_piece(std::string_view bytes) const;
 
   const int file_descriptor_;
   int own_ = -1;  // the same file, opened once more so that it can be non-blocking for us alone
-  bool never_waits_ = false;
+  bool is_file_ = false;
   bool is_pipe_ = false;
   bool reader_is_gone_ = false;
   int error_ = 0;

@@ -96,6 +96,19 @@ TEST(OutputOnTerminal, TheOrderOfARanksTwoStreamsIsKept) {
   EXPECT_EQ(shown_by(program.screen()), expected);
 }
 
+// As after su: the terminal belongs to someone else. Root may open all files unless it gives that up.
+TEST(OutputOnTerminal, SignalsAreHandledWhileNobodyReadsATerminalThatCannotBeOpened) {
+  Lines argv = {"bash", "-c",
+                "chmod 0 $(tty); if [ $(id -u) = 0 ]; then set -- --bounding-set=-dac_override \"$0\" \"$@\"; exec setpriv "
+                "\"$@\"; fi; exec \"$0\" \"$@\""};
+  const Lines launch = launched(2, "exec yes", {"--grace_period", "1"});
+  argv.insert(argv.end(), launch.begin(), launch.end());
+  OnTerminal program(argv);
+  program.wait_until_full();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait_unread(), 143);
+}
+
 TEST(OutputOnTerminal, BarsOfRanksStayBelowTheLinesInRankOrder) {
   const Gate gate;
   const std::string script =

@@ -1,6 +1,7 @@
 #include "launch/worker_output.h"
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -276,6 +277,20 @@ TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
   wait_until("the end of all that it started", [&] { return text_of(children).empty(); });
   ::kill(launcher.pid(), SIGTERM);
   EXPECT_EQ(launcher.wait(), 143);
+}
+
+// Opening one's descriptor of such an end once more makes a new terminal.
+TEST(WorkerOutput, TheUsersEndOfATerminalCanBeWrittenTo) {
+  const int user = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_EQ(::unlockpt(user), 0);
+  const int program = ::ioctl(user, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  OutputDestination destination(user);
+  destination.put("text\n");
+  destination.write_some();
+  pollfd arrived = {.fd = program, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&arrived, 1, 10'000), 1);
+  ::close(program);
+  ::close(user);
 }
 
 TEST(WorkerOutput, TheReportAboutAFailureQuotesTheLastLines) {

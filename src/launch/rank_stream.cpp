@@ -97,7 +97,8 @@ bool RankStream::read_piece() {
     return true;
   }
   if (got < 0 && errno == EINTR) return true;
-  if (got == 0 || errno != EAGAIN) end();  // a pseudo terminal that nobody has open any more is an error to read from
+  if (got == 0 || errno != EAGAIN)
+    close_reading_end();  // a pseudo terminal that nobody has open any more is an error to read from
   return false;
 }
 
@@ -110,6 +111,11 @@ void RankStream::read_some(size_t most) {
 void RankStream::drain() { read_some(2 * kLongestLine); }
 
 void RankStream::end() {
+  drain();
+  close_reading_end();
+}
+
+void RankStream::close_reading_end() {
   if (reading_end_ < 0) return;
   ::close(std::exchange(reading_end_, -1));
   if (terminal_) {

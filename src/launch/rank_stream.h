@@ -36,7 +36,7 @@ class RankStream {
   void read_some(size_t most);
   /// Takes all that is there now, whether or not the console has room.
   void drain();
-  /// Ends the stream: what has no newline gets one. Whoever writes on has nobody to write to.
+  /// Drains and ends the stream: what has no newline gets one. Whoever writes on has nobody to write to.
   void end();
   /// The terminal has another size.
   void resize();
@@ -52,6 +52,7 @@ class RankStream {
   bool make_terminal();
   void make_pipe();
   bool read_piece();
+  void close_reading_end();
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
   void take_drawing();

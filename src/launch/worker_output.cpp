@@ -57,6 +57,7 @@ WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
   Rank& place = ranks_.at(static_cast<size_t>(local_rank));
   for (auto& stream : place.streams) stream->end();
+  tell_problems();
   place.streams.clear();
   place.last_lines = {};
   const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
@@ -173,10 +174,7 @@ void WorkerOutput::let_go() {
 
 void WorkerOutput::finish() {
   for (auto& rank : ranks_) {
-    for (auto& stream : rank.streams) {
-      stream->drain();
-      stream->end();
-    }
+    for (auto& stream : rank.streams) stream->end();
   }
   pass_on();
 }

@@ -279,6 +279,22 @@ TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
   EXPECT_EQ(launcher.wait(), 143);
 }
 
+// Rank 0 goes on to write when the launcher reads no more: it has taken what the pipe to its reader and its queue hold.
+TEST(WorkerOutput, ARestartLosesNothingThatWasWritten) {
+  const Folder folder;
+  const std::string script =
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { touch again; exit 0; }; "
+      "if [ $RANK = 0 ]; then yes 012345678 | head -n 112000; "
+      "until [ $(cat logs/*/attempt_0/0/stdout.log | wc -c) -ge 1114112 ]; do sleep 0.01; done; "
+      "yes 012345678 | head -n 3000; touch written; else until [ -e written ]; do sleep 0.01; done; exit 3; fi";
+  WithReader launcher(in_shell("cd " + folder.name() + "; exec \"$0\" \"$@\"",
+                               launch_script(2, script, {"--max_restarts", "1", "--log_dir", "logs"})));
+  wait_until("the restart", [&] { return fs::exists(folder / "again"); });
+  EXPECT_EQ(launcher.count_bytes([] {}), 1150000u);
+  EXPECT_EQ(launcher.wait(), 0);
+  EXPECT_EQ(files_below(folder / "logs").at("none_<random>/attempt_0/0/stdout.log").size(), 1150000u);
+}
+
 // Opening one's descriptor of such an end once more makes a new terminal.
 TEST(WorkerOutput, TheUsersEndOfATerminalCanBeWrittenTo) {
   const int user = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);

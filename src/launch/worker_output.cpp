@@ -169,6 +169,7 @@ void WorkerOutput::clear_rows() {
 
 void WorkerOutput::let_go() {
   for (auto& rank : ranks_) rank.streams.clear();
+  consoles_.clear();
   ignored_signals_.let_go();
 }
 

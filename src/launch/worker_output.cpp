@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,7 +17,14 @@ namespace {
 constexpr int kLauncher = -1;  // as a writer to a console
 constexpr size_t kAtATime = 64 * 1024;
 
+// Terminals are known by their device: /dev/tty is another name for one.
 bool are_one_file(int a, int b) {
+  unsigned first_device = 0;
+  unsigned second_device = 0;
+  if (::isatty(a) == 1 && ::isatty(b) == 1 && ::ioctl(a, TIOCGDEV, &first_device) == 0 &&
+      ::ioctl(b, TIOCGDEV, &second_device) == 0) {
+    return first_device == second_device;
+  }
   struct stat first = {};
   struct stat second = {};
   return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino;

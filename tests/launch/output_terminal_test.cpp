@@ -96,6 +96,20 @@ TEST(OutputOnTerminal, TheOrderOfARanksTwoStreamsIsKept) {
   EXPECT_EQ(shown_by(program.screen()), expected);
 }
 
+TEST(OutputOnTerminal, TwoNamesOfOneTerminalAreOneTerminal) {
+  const Gate gate;
+  Lines argv = {"bash", "-c", "\"$0\" \"$@\" 2>/dev/tty"};
+  const Lines launch =
+      launched(2, "[ $RANK = 0 ] || printf bar >&2; " + gate.wait() + "; [ $RANK = 1 ] || echo line; " + gate.wait());
+  argv.insert(argv.end(), launch.begin(), launch.end());
+  OnTerminal program(argv);
+  wait_for_screen(program, {"[1] bar"});
+  gate.open(2);
+  wait_for_screen(program, {"[0] line", "[1] bar"});
+  gate.open(2);
+  EXPECT_EQ(program.wait(), 0);
+}
+
 // As after su: the terminal belongs to someone else. Root may open all files unless it gives that up.
 TEST(OutputOnTerminal, SignalsAreHandledWhileNobodyReadsATerminalThatCannotBeOpened) {
   Lines argv = {"bash", "-c",

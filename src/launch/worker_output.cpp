@@ -14,7 +14,8 @@
 namespace accelerate {
 namespace {
 
-constexpr int kLauncher = -1;  // as a writer to a console
+constexpr int kLauncher = -1;              // as a writer to a console
+constexpr size_t kDescriptorsOfARank = 6;  // two streams, each with two ends and a file
 constexpr size_t kAtATime = 64 * 1024;
 
 // Terminals are known by their device: /dev/tty is another name for one.
@@ -44,7 +45,8 @@ void IgnoredWriteSignals::let_go() {
   ::sigaction(SIGXFSZ, &size_before_, nullptr);
 }
 
-WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ranks.size()) {
+WorkerOutput::WorkerOutput(const OutputPlan& plan)
+    : plan_(plan), limit_(kDescriptorsOfARank * plan.ranks.size()), ranks_(plan.ranks.size()) {
   // A launcher that was started without one of them would take some other descriptor of its own for it.
   while (::fcntl(STDERR_FILENO, F_GETFD) < 0 || ::fcntl(STDOUT_FILENO, F_GETFD) < 0 || ::fcntl(STDIN_FILENO, F_GETFD) < 0) {
     if (::open("/dev/null", O_RDWR) < 0) break;
@@ -62,6 +64,7 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ra
 }
 
 WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
+  const RoomForDescriptors room(limit_);
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
   Rank& place = ranks_.at(static_cast<size_t>(local_rank));
   for (auto& stream : place.streams) stream->end();
@@ -103,6 +106,7 @@ void WorkerOutput::started(int local_rank) {
 }
 
 void WorkerOutput::add_to(std::vector<pollfd>& waited_for) const {
+  limit_.raise();
   for (const auto& console : consoles_) console->add_to(waited_for);
   for (const Rank& rank : ranks_) {
     for (const auto& stream : rank.streams) {

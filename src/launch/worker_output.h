@@ -12,6 +12,7 @@
 
 #include <accelerate/launch/output_plan.h>
 #include "launch/console.h"
+#include "launch/descriptor_limit.h"
 #include "launch/last_lines.h"
 #include "launch/log_folder.h"
 #include "launch/rank_stream.h"
@@ -90,6 +91,7 @@ class WorkerOutput {
 
   IgnoredWriteSignals ignored_signals_;
   const OutputPlan plan_;
+  const DescriptorLimit limit_;
   std::vector<std::unique_ptr<Console>> consoles_;  // stdout and stderr, or one where they are one file
   std::vector<Rank> ranks_;
   std::optional<LogFolder> folder_ = {};

@@ -295,6 +295,20 @@ TEST(WorkerOutput, ARestartLosesNothingThatWasWritten) {
   EXPECT_EQ(files_below(folder / "logs").at("none_<random>/attempt_0/0/stdout.log").size(), 1150000u);
 }
 
+TEST(WorkerOutput, MoreRanksThanTheSoftLimitOnDescriptorsAllowsRunAndGetThatLimit) {
+  const Words launch = launch_script(40, "ulimit -Sn; cat");
+  const auto result = run_program(in_shell("ulimit -Sn 64; \"$0\" \"$@\"", launch), {.input = "only for rank 0\n"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "64\n"), 40) << result.output;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "only for rank 0\n"), 1) << result.output;
+}
+
+TEST(WorkerOutput, MoreRanksThanTheHardLimitOnDescriptorsAllowsIsAnErrorThatSaysWhatToRaise) {
+  const auto result = run_program(in_shell("ulimit -n 64; \"$0\" \"$@\"", launch_script(40, "sleep 100")));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "ulimit -n"), 1) << result.errors;
+}
+
 // Opening one's descriptor of such an end once more makes a new terminal.
 TEST(WorkerOutput, TheUsersEndOfATerminalCanBeWrittenTo) {
   const int user = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);

@@ -13,12 +13,13 @@
 
 namespace accelerate {
 
-/// One stream of one rank: what it writes goes to a console line by line, and to a file as it is.
+/// One stream of one rank: what it writes goes to a console line by line, or as it comes where the rank is alone, and to a file
+/// as it is.
 class RankStream {
  public:
-  /// Makes a pipe, or a pseudo terminal where `console` is a terminal. `writer` is its number among those that write there.
-  /// Throws WorkerError when there can be none.
-  RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file);
+  /// Makes a pipe, or a pseudo terminal where `console` is a terminal. `writer` is its number among those that write there;
+  /// a rank that is alone may have one for both of its streams. Throws WorkerError when there can be none.
+  RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file, bool alone);
   ~RankStream();
   RankStream(const RankStream&) = delete;
   RankStream& operator=(const RankStream&) = delete;
@@ -36,7 +37,8 @@ class RankStream {
   void read_some(size_t most);
   /// Takes all that is there now, whether or not the console has room.
   void drain();
-  /// Drains and ends the stream: what has no newline gets one. Whoever writes on has nobody to write to.
+  /// Drains and ends the stream: what has no newline gets one, unless the rank is alone. Whoever writes on has nobody to write
+  /// to.
   void end();
   /// The terminal has another size.
   void resize();
@@ -55,6 +57,7 @@ class RankStream {
   void close_reading_end();
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
+  void pass_on(std::string_view lines);
   void take_drawing();
   int room() const;
 
@@ -63,6 +66,7 @@ class RankStream {
   const std::string prefix_;
   LastLines& last_lines_;
   const std::unique_ptr<LogFile> file_;
+  const bool alone_;
   int reading_end_ = -1;
   int writing_end_ = -1;
   std::optional<RankTerminal> terminal_ = {};

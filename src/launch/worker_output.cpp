@@ -82,9 +82,11 @@ WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
 
 std::unique_ptr<RankStream> WorkerOutput::make_stream(int local_rank, int attempt, bool is_error) {
   Console& console = is_error ? errors() : *consoles_.front();
-  return std::make_unique<RankStream>(console, 2 * local_rank + (is_error ? 1 : 0), prefix_of(local_rank, is_error),
-                                      ranks_[static_cast<size_t>(local_rank)].last_lines,
-                                      file_for(local_rank, attempt, is_error));
+  const bool alone = ranks_.size() == 1;
+  const int writer = alone ? 0 : 2 * local_rank + (is_error ? 1 : 0);
+  return std::make_unique<RankStream>(console, writer, prefix_of(local_rank, is_error),
+                                      ranks_[static_cast<size_t>(local_rank)].last_lines, file_for(local_rank, attempt, is_error),
+                                      alone);
 }
 
 std::string WorkerOutput::prefix_of(int local_rank, bool is_error) const {

@@ -110,6 +110,22 @@ TEST(OutputOnTerminal, TwoNamesOfOneTerminalAreOneTerminal) {
   EXPECT_EQ(program.wait(), 0);
 }
 
+TEST(OutputOnTerminal, LinesEndAsThoseOfAProgramOnIt) {
+  OnTerminal program(launched(2, "[ $RANK = 0 ] || echo text"));
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.screen(), "[1] text\r\n");
+}
+
+TEST(OutputOnTerminal, APromptOfALoneRankWithAFileIsShownOnce) {
+  const Folder folder;
+  OnTerminal program(launched(1, "printf 'name? '; read name; echo hello $name", {"--log_dir", folder.name()}));
+  program.wait_for("name? ");
+  program.type("you\n");
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(RunningProgram::occurrences(program.screen(), "name? "), 1) << program.screen();
+  EXPECT_NE(program.screen().find("\nhello you\r\n"), std::string::npos) << program.screen();
+}
+
 // As after su: the terminal belongs to someone else. Root may open all files unless it gives that up.
 TEST(OutputOnTerminal, SignalsAreHandledWhileNobodyReadsATerminalThatCannotBeOpened) {
   Lines argv = {"bash", "-c",

@@ -105,6 +105,6 @@ void Console::clear_rows() {
   changed_ = true;
 }
 
-bool Console::is_full() const { return lines_.size() + destination_.queued() >= kMostQueued; }
+bool Console::is_full() const { return pending() >= kMostQueued; }
 
 }  // namespace accelerate

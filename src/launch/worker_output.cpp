@@ -194,8 +194,10 @@ void WorkerOutput::finish() {
   pass_on();
 }
 
-bool WorkerOutput::is_pending() const {
-  return std::any_of(consoles_.begin(), consoles_.end(), [](const auto& console) { return console->is_pending(); });
+size_t WorkerOutput::pending() const {
+  size_t bytes = 0;
+  for (const auto& console : consoles_) bytes += console->pending();
+  return bytes;
 }
 
 }  // namespace accelerate

@@ -70,8 +70,8 @@ class WorkerOutput {
 
   /// Ends all streams; what is there now is taken. What waits for a slow reader is still written by `serve`.
   void finish();
-  /// True while something waits to be written.
-  bool is_pending() const;
+  /// Bytes that wait to be written.
+  size_t pending() const;
 
   /// For a worker that is a copy of this process: closes what is the launcher's. Nothing else may be called then.
   void let_go();

@@ -279,6 +279,18 @@ TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
   EXPECT_EQ(launcher.wait(), 143);
 }
 
+TEST(WorkerOutput, AReaderThatTakesBytesSlowlyGetsThemAllAfterASignal) {
+  const Folder folder;
+  const std::string script =
+      "\"$0\" bytes 300000; touch " + folder.name() + "/done$RANK; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+  WithReader launcher(launch_with(2, {"--grace_period", "2"}, {"sh", "-c", script, ACCELERATE_TALKER}));
+  wait_until("all that is written", [&] { return files_below(folder.name()).size() == 2; });
+  ::kill(launcher.pid(), SIGTERM);
+  const auto wait_a_while = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };  // a pipe's content each
+  EXPECT_EQ(launcher.count_bytes(wait_a_while), 600002u);  // with the newlines that the two rests get
+  EXPECT_EQ(launcher.wait(), 143);
+}
+
 // Rank 0 goes on to write when the launcher reads no more: it has taken what the pipe to its reader and its queue hold.
 TEST(WorkerOutput, ARestartLosesNothingThatWasWritten) {
   const Folder folder;

@@ -42,7 +42,7 @@ class Console {
   void add_to(std::vector<pollfd>& waited_for) const { destination_.add_to(waited_for); }
   /// See OutputDestination.
   bool reader_is_gone() const { return destination_.reader_is_gone(); }
-  int error() const { return destination_.error(); }
+  int take_error() { return destination_.take_error(); }
 
  private:
   std::string draw();

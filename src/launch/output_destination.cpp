@@ -36,7 +36,7 @@ OutputDestination::~OutputDestination() {
 }
 
 void OutputDestination::put(std::string_view bytes) {
-  if (reader_is_gone_ || error_ != 0) return;
+  if (reader_is_gone_ || is_lost_) return;
   if (written_ == queue_.size()) {
     queue_.clear();
     written_ = 0;
@@ -70,7 +70,7 @@ void OutputDestination::write_some() {
     pollfd end = {.fd = file_descriptor_, .events = 0, .revents = 0};
     reader_is_gone_ = ::poll(&end, 1, 0) > 0 && (end.revents & POLLERR) != 0;
   }
-  while (queued() > 0 && !reader_is_gone_ && error_ == 0) {
+  while (queued() > 0 && !reader_is_gone_ && !is_lost_) {
     if (!can_take_bytes()) return;
     const ssize_t taken = write_piece(std::string_view(queue_).substr(written_, kPiece));
     if (taken >= 0) {
@@ -80,14 +80,15 @@ void OutputDestination::write_some() {
     } else if (errno == EPIPE) {
       reader_is_gone_ = true;
     } else if (errno != EINTR) {
-      error_ = errno;
+      is_lost_ = true;
+      untold_error_ = errno;
     }
   }
-  if (reader_is_gone_ || error_ != 0) written_ = queue_.size();
+  if (reader_is_gone_ || is_lost_) written_ = queue_.size();
 }
 
 void OutputDestination::add_to(std::vector<pollfd>& waited_for) const {
-  if (reader_is_gone_ || error_ != 0) return;
+  if (reader_is_gone_ || is_lost_) return;
   if (queued() == 0 && !is_pipe_) return;
   waited_for.push_back({.fd = file_descriptor_, .events = static_cast<short>(queued() > 0 ? POLLOUT : 0), .revents = 0});
 }

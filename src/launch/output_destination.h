@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace accelerate {
@@ -29,8 +30,8 @@ class OutputDestination {
 
   /// The reader of this pipe or socket has gone away: nothing that is put arrives any more.
   bool reader_is_gone() const { return reader_is_gone_; }
-  /// The error (errno) that made it lose what was put, or 0.
-  int error() const { return error_; }
+  /// The error (errno) that made it lose what is put, once; else 0.
+  int take_error() { return std::exchange(untold_error_, 0); }
 
  private:
   bool can_take_bytes() const;
@@ -41,7 +42,8 @@ class OutputDestination {
   bool is_file_ = false;
   bool is_pipe_ = false;
   bool reader_is_gone_ = false;
-  int error_ = 0;
+  bool is_lost_ = false;
+  int untold_error_ = 0;
   std::string queue_ = {};
   size_t written_ = 0;
 };

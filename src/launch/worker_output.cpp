@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include <accelerate/core/error.h>
@@ -163,10 +162,9 @@ void WorkerOutput::tell_problems() {
     }
   }
   for (const auto& console : consoles_) {
-    if (console->error() == 0 || std::find(lost_.begin(), lost_.end(), console.get()) != lost_.end()) continue;
-    lost_.push_back(console.get());
-    say(fmt::format("{} cannot be written: {}. What the ranks write there is lost.", console->name(),
-                    ::strerrordesc_np(console->error())));
+    const int error = console->take_error();
+    if (error == 0) continue;
+    say(fmt::format("{} cannot be written: {}. What the ranks write there is lost.", console->name(), ::strerrordesc_np(error)));
   }
 }
 

@@ -37,8 +37,9 @@ class IgnoredWriteSignals {
 };
 
 /// Everything that the ranks of one launch write, and the launcher itself, on its way to the launcher's stdout and stderr and to
-/// files. Lines stay whole: a line of one rank never stands inside that of another, except that one longer than 1 MiB is passed
-/// on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes nothing, the ranks are not read.
+/// files. Lines stay whole: a line of one rank never stands inside that of another, except that one longer than 1 MiB (on a
+/// terminal, 16384 columns) is passed on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes
+/// nothing, the ranks are not read.
 ///
 /// A lone worker without files inherits our streams, and so do all when the plan names no ranks. When our stdout and stderr are
 /// one file, those of a rank are one stream, so that their order is kept, unless a file of one of them is wanted.
@@ -95,7 +96,6 @@ class WorkerOutput {
   std::vector<std::unique_ptr<Console>> consoles_;  // stdout and stderr, or one where they are one file
   std::vector<Rank> ranks_;
   std::optional<LogFolder> folder_ = {};
-  std::vector<const Console*> lost_ = {};  // those whose error has been said
 };
 
 }  // namespace accelerate

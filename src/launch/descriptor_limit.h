@@ -13,6 +13,9 @@ class DescriptorLimit {
  public:
   /// `needed`: descriptors besides those that every launcher has.
   explicit DescriptorLimit(size_t needed);
+  ~DescriptorLimit() { restore(); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
 
   /// As high as needed, or as is allowed.
   void raise() const { ::setrlimit(RLIMIT_NOFILE, &raised_); }

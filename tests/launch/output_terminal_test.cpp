@@ -97,16 +97,17 @@ TEST(OutputOnTerminal, TheOrderOfARanksTwoStreamsIsKept) {
 }
 
 TEST(OutputOnTerminal, TwoNamesOfOneTerminalAreOneTerminal) {
-  const Gate gate;
+  const Gate to_line, to_end;
+  const std::string script =
+      "if [ $RANK = 1 ]; then printf bar >&2; else " + to_line.wait() + "; echo line; fi; " + to_end.wait();
+  const Lines launch = launched(2, script);
   Lines argv = {"bash", "-c", "\"$0\" \"$@\" 2>/dev/tty"};
-  const Lines launch =
-      launched(2, "[ $RANK = 0 ] || printf bar >&2; " + gate.wait() + "; [ $RANK = 1 ] || echo line; " + gate.wait());
   argv.insert(argv.end(), launch.begin(), launch.end());
   OnTerminal program(argv);
   wait_for_screen(program, {"[1] bar"});
-  gate.open(2);
+  to_line.open(1);
   wait_for_screen(program, {"[0] line", "[1] bar"});
-  gate.open(2);
+  to_end.open(2);
   EXPECT_EQ(program.wait(), 0);
 }
 

@@ -38,9 +38,8 @@ int Console::rows() const { return window_of(file_descriptor_).ws_row; }
 
 void Console::write(int writer, std::string_view prefix, std::string_view text) {
   if (text.empty()) return;
-  const std::string_view end = is_terminal_ ? "\r\n" : "\n";
   bool continues = open_line_ == writer;
-  if (open_line_ && !continues) lines_ += end;
+  if (open_line_ && !continues) lines_ += '\n';
   open_line_ = text.back() == '\n' ? std::nullopt : std::optional<int>(writer);
   if (prefix.empty() && !is_terminal_) {
     lines_ += text;
@@ -50,7 +49,7 @@ void Console::write(int writer, std::string_view prefix, std::string_view text) 
       if (!std::exchange(continues, false)) lines_ += prefix;
       lines_ += text.substr(0, newline);
       if (newline == std::string_view::npos) break;
-      lines_ += end;
+      lines_ += '\n';
       text.remove_prefix(newline + 1);
     }
   }
@@ -87,7 +86,7 @@ std::string Console::draw() {
   for (const auto& [writer, texts] : live_) rows.insert(rows.end(), texts.begin(), texts.end());
   rows.resize(std::min(rows.size(), static_cast<size_t>(std::max(1, this->rows() - 1))));
   std::string bytes = drawn_ || !rows.empty() ? "\r" : "";
-  for (size_t i = 0; i < rows.size(); ++i) bytes += rows[i] + (i + 1 < rows.size() ? "\x1b[K\r\n" : "\x1b[J");
+  for (size_t i = 0; i < rows.size(); ++i) bytes += rows[i] + (i + 1 < rows.size() ? "\x1b[K\n" : "\x1b[J");
   if (rows.empty() && drawn_) bytes += "\x1b[J";
   if (rows.size() > 1) {
     bytes += "\x1b[" + std::to_string(rows.size() - 1) + "A\r";
@@ -106,6 +105,6 @@ void Console::clear_rows() {
   changed_ = true;
 }
 
-bool Console::is_full() const { return lines_.size() + destination_.queued() >= kMostQueued; }
+bool Console::is_full() const { return pending() >= kMostQueued; }
 
 }  // namespace accelerate

@@ -36,13 +36,13 @@ class Console {
   void clear_rows();
   /// True when so much waits that no more should be put.
   bool is_full() const;
-  /// True while something waits to be written.
-  bool is_pending() const { return !lines_.empty() || destination_.queued() > 0; }
+  /// Bytes that wait to be written.
+  size_t pending() const { return lines_.size() + destination_.queued(); }
   /// What to wait for.
   void add_to(std::vector<pollfd>& waited_for) const { destination_.add_to(waited_for); }
   /// See OutputDestination.
   bool reader_is_gone() const { return destination_.reader_is_gone(); }
-  int error() const { return destination_.error(); }
+  int take_error() { return destination_.take_error(); }
 
  private:
   std::string draw();

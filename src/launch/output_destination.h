@@ -4,12 +4,14 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace accelerate {
 
 /// The launcher's stdout or stderr, written to without ever waiting: what its reader does not take yet stays in a queue.
-/// The descriptor is shared with others and keeps its flags. SIGPIPE must be ignored.
+/// The descriptor is shared with others: where it cannot be opened once more for us alone, it is non-blocking only while we
+/// write. SIGPIPE must be ignored.
 class OutputDestination {
  public:
   explicit OutputDestination(int file_descriptor);
@@ -28,18 +30,20 @@ class OutputDestination {
 
   /// The reader of this pipe or socket has gone away: nothing that is put arrives any more.
   bool reader_is_gone() const { return reader_is_gone_; }
-  /// The error (errno) that made it lose what was put, or 0.
-  int error() const { return error_; }
+  /// The error (errno) that made it lose what is put, once; else 0.
+  int take_error() { return std::exchange(untold_error_, 0); }
 
  private:
   bool can_take_bytes() const;
+  ssize_t write_piece(std::string_view bytes) const;
 
   const int file_descriptor_;
   int own_ = -1;  // the same file, opened once more so that it can be non-blocking for us alone
-  bool never_waits_ = false;
+  bool is_file_ = false;
   bool is_pipe_ = false;
   bool reader_is_gone_ = false;
-  int error_ = 0;
+  bool is_lost_ = false;
+  int untold_error_ = 0;
   std::string queue_ = {};
   size_t written_ = 0;
 };

@@ -32,8 +32,14 @@ void set_window(int terminal, int rows, int columns) {
 
 }  // namespace
 
-RankStream::RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file)
-    : console_(console), writer_(writer), prefix_(std::move(prefix)), last_lines_(last_lines), file_(std::move(file)) {
+RankStream::RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file,
+                       bool alone)
+    : console_(console),
+      writer_(writer),
+      prefix_(std::move(prefix)),
+      last_lines_(last_lines),
+      file_(std::move(file)),
+      alone_(alone) {
   if (!console.is_terminal() || !make_terminal()) make_pipe();
 }
 
@@ -59,7 +65,7 @@ bool RankStream::make_terminal() {
   ::tcsetattr(slave, TCSANOW, &settings);
   reading_end_ = master;
   writing_end_ = slave;
-  terminal_.emplace(room());
+  if (!alone_) terminal_.emplace(room());
   set_window(master, console_.rows(), room());
   return true;
 }
@@ -67,7 +73,8 @@ bool RankStream::make_terminal() {
 void RankStream::make_pipe() {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw WorkerError(fmt::format("No pipe can be made for the output of a rank: {}.", ::strerrordesc_np(errno)));
+    throw WorkerError(fmt::format("No pipe can be made for the output of a rank: {}.{}", ::strerrordesc_np(errno),
+                                  errno == EMFILE ? " Raise the limit on open files (ulimit -n)." : ""));
   }
   reading_end_ = ends[0];
   writing_end_ = ends[1];
@@ -75,11 +82,12 @@ void RankStream::make_pipe() {
 }
 
 // One column stays free, as in core/screen.cpp: what a terminal does after its last one differs from one to the next.
-int RankStream::room() const { return std::max(1, console_.columns() - 1 - detail::columns_of(prefix_)); }
+int RankStream::room() const { return std::max(1, console_.columns() - (alone_ ? 0 : 1) - detail::columns_of(prefix_)); }
 
 void RankStream::resize() {
-  if (!terminal_ || reading_end_ < 0) return;
+  if (!console_.is_terminal() || reading_end_ < 0) return;
   set_window(reading_end_, console_.rows(), room());
+  if (!terminal_) return;
   terminal_->resize(room());
   take_drawing();
 }
@@ -97,7 +105,8 @@ bool RankStream::read_piece() {
     return true;
   }
   if (got < 0 && errno == EINTR) return true;
-  if (got == 0 || errno != EAGAIN) end();  // a pseudo terminal that nobody has open any more is an error to read from
+  if (got == 0 || errno != EAGAIN)
+    close_reading_end();  // a pseudo terminal that nobody has open any more is an error to read from
   return false;
 }
 
@@ -110,18 +119,25 @@ void RankStream::read_some(size_t most) {
 void RankStream::drain() { read_some(2 * kLongestLine); }
 
 void RankStream::end() {
+  drain();
+  close_reading_end();
+}
+
+void RankStream::close_reading_end() {
   if (reading_end_ < 0) return;
   ::close(std::exchange(reading_end_, -1));
   if (terminal_) {
     terminal_->finish();
     take_drawing();
-  } else if (!rest_.empty()) {
+  } else if (!rest_.empty() && !alone_) {
     take_lines("\n");
   }
 }
 
 void RankStream::take(std::string_view bytes) {
   if (file_) file_->write(bytes.data(), bytes.size());
+  // A prompt is answered while its line has no end, and what is typed moves the cursor without us.
+  if (alone_) console_.write(writer_, prefix_, bytes);
   if (terminal_) {
     terminal_->feed(bytes);
   } else {
@@ -134,7 +150,7 @@ void RankStream::take_lines(std::string_view bytes) {
   if (last_newline == std::string_view::npos) {
     rest_ += bytes;
     if (rest_.size() < kLongestLine) return;
-    console_.write(writer_, prefix_, rest_);
+    pass_on(rest_);
     rest_.clear();
     return;
   }
@@ -142,10 +158,14 @@ void RankStream::take_lines(std::string_view bytes) {
   const std::string_view others = bytes.substr(first.size(), last_newline + 1 - first.size());
   rest_ += first;
   for (const std::string_view lines : {std::string_view(rest_), others}) {
-    console_.write(writer_, prefix_, lines);
+    pass_on(lines);
     last_lines_.add(lines);
   }
   rest_ = bytes.substr(last_newline + 1);
+}
+
+void RankStream::pass_on(std::string_view lines) {
+  if (!alone_) console_.write(writer_, prefix_, lines);
 }
 
 void RankStream::take_drawing() {

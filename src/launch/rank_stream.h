@@ -13,12 +13,13 @@
 
 namespace accelerate {
 
-/// One stream of one rank: what it writes goes to a console line by line, and to a file as it is.
+/// One stream of one rank: what it writes goes to a console line by line, or as it comes where the rank is alone, and to a file
+/// as it is.
 class RankStream {
  public:
-  /// Makes a pipe, or a pseudo terminal where `console` is a terminal. `writer` is its number among those that write there.
-  /// Throws WorkerError when there can be none.
-  RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file);
+  /// Makes a pipe, or a pseudo terminal where `console` is a terminal. `writer` is its number among those that write there;
+  /// a rank that is alone may have one for both of its streams. Throws WorkerError when there can be none.
+  RankStream(Console& console, int writer, std::string prefix, LastLines& last_lines, std::unique_ptr<LogFile> file, bool alone);
   ~RankStream();
   RankStream(const RankStream&) = delete;
   RankStream& operator=(const RankStream&) = delete;
@@ -36,7 +37,8 @@ class RankStream {
   void read_some(size_t most);
   /// Takes all that is there now, whether or not the console has room.
   void drain();
-  /// Ends the stream: what has no newline gets one. Whoever writes on has nobody to write to.
+  /// Drains and ends the stream: what has no newline gets one, unless the rank is alone. Whoever writes on has nobody to write
+  /// to.
   void end();
   /// The terminal has another size.
   void resize();
@@ -52,8 +54,10 @@ class RankStream {
   bool make_terminal();
   void make_pipe();
   bool read_piece();
+  void close_reading_end();
   void take(std::string_view bytes);
   void take_lines(std::string_view bytes);
+  void pass_on(std::string_view lines);
   void take_drawing();
   int room() const;
 
@@ -62,6 +66,7 @@ class RankStream {
   const std::string prefix_;
   LastLines& last_lines_;
   const std::unique_ptr<LogFile> file_;
+  const bool alone_;
   int reading_end_ = -1;
   int writing_end_ = -1;
   std::optional<RankTerminal> terminal_ = {};

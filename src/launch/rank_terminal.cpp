@@ -73,6 +73,11 @@ uint16_t ended_by(int code) {
   return ended[static_cast<size_t>(code - 22)];
 }
 
+// Titles, links: ended by a bell or by ESC backslash.
+bool is_escaped_text(std::string_view sequence) {
+  return sequence.size() > 1 && std::string_view("]P_^").find(sequence[1]) != std::string_view::npos;
+}
+
 bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80; }
 
 size_t bytes_of_character(char lead) {
@@ -145,27 +150,24 @@ void RankTerminal::put_glyph() {
   column_ = after;
 }
 
+// What is broken off swallows nothing: a control character, or too many bytes, end it.
 void RankTerminal::take_escaped(char byte) {
+  if (is_escaped_text(escape_) && escape_.back() == '\x1b') {
+    if (byte == '\\') return escape_.clear();
+    escape_ = "\x1b";
+  }
+  const bool in_text = is_escaped_text(escape_);
+  if (static_cast<unsigned char>(byte) < 0x20 && !(in_text && (byte == '\a' || byte == '\x1b'))) {
+    escape_.clear();
+    return take(byte);
+  }
   escape_ += byte;
-  const bool text = escape_[1] == ']' || escape_[1] == 'P' || escape_[1] == '_' || escape_[1] == '^';
-  if (text) {  // titles, links: ended by a bell or by ESC backslash
-    if (byte == '\a' || (byte == '\\' && escape_[escape_.size() - 2] == '\x1b')) {
-      escape_.clear();
-    } else if (escape_.size() > kLongestEscape) {
-      escape_.resize(2);
-    }
-    return;
-  }
-  if (escape_.size() == 2) {
-    if (byte != '[' && !(byte >= 0x20 && byte <= 0x2f)) escape_.clear();
-    return;
-  }
-  if (byte >= 0x40 && byte <= 0x7e) {
-    if (escape_[1] == '[') obey(byte);
-    escape_.clear();
-  } else if (escape_.size() > kLongestEscape || static_cast<unsigned char>(byte) < 0x20) {
-    escape_.clear();
-  }
+  const bool is_second = escape_.size() == 2;
+  bool ended = byte >= 0x40 && byte <= 0x7e;
+  if (is_second) ended = byte != '[' && !(byte >= 0x20 && byte <= 0x2f);
+  if (is_escaped_text(escape_)) ended = byte == '\a';
+  if (ended && !is_second && escape_[1] == '[') obey(byte);
+  if (ended || escape_.size() > kLongestEscape) escape_.clear();
 }
 
 void RankTerminal::obey(char final) {

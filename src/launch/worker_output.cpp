@@ -2,10 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include <accelerate/core/error.h>
@@ -13,10 +13,18 @@
 namespace accelerate {
 namespace {
 
-constexpr int kLauncher = -1;  // as a writer to a console
+constexpr int kLauncher = -1;              // as a writer to a console
+constexpr size_t kDescriptorsOfARank = 6;  // two streams, each with two ends and a file
 constexpr size_t kAtATime = 64 * 1024;
 
+// Terminals are known by their device: /dev/tty is another name for one.
 bool are_one_file(int a, int b) {
+  unsigned first_device = 0;
+  unsigned second_device = 0;
+  if (::isatty(a) == 1 && ::isatty(b) == 1 && ::ioctl(a, TIOCGDEV, &first_device) == 0 &&
+      ::ioctl(b, TIOCGDEV, &second_device) == 0) {
+    return first_device == second_device;
+  }
   struct stat first = {};
   struct stat second = {};
   return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
@@ -36,7 +44,8 @@ void IgnoredWriteSignals::let_go() {
   ::sigaction(SIGXFSZ, &size_before_, nullptr);
 }
 
-WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ranks.size()) {
+WorkerOutput::WorkerOutput(const OutputPlan& plan)
+    : plan_(plan), limit_(kDescriptorsOfARank * plan.ranks.size()), ranks_(plan.ranks.size()) {
   // A launcher that was started without one of them would take some other descriptor of its own for it.
   while (::fcntl(STDERR_FILENO, F_GETFD) < 0 || ::fcntl(STDOUT_FILENO, F_GETFD) < 0 || ::fcntl(STDIN_FILENO, F_GETFD) < 0) {
     if (::open("/dev/null", O_RDWR) < 0) break;
@@ -54,9 +63,11 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan) : plan_(plan), ranks_(plan.ra
 }
 
 WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
+  const RoomForDescriptors room(limit_);
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
   Rank& place = ranks_.at(static_cast<size_t>(local_rank));
   for (auto& stream : place.streams) stream->end();
+  tell_problems();
   place.streams.clear();
   place.last_lines = {};
   const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
@@ -70,9 +81,11 @@ WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
 
 std::unique_ptr<RankStream> WorkerOutput::make_stream(int local_rank, int attempt, bool is_error) {
   Console& console = is_error ? errors() : *consoles_.front();
-  return std::make_unique<RankStream>(console, 2 * local_rank + (is_error ? 1 : 0), prefix_of(local_rank, is_error),
-                                      ranks_[static_cast<size_t>(local_rank)].last_lines,
-                                      file_for(local_rank, attempt, is_error));
+  const bool alone = ranks_.size() == 1;
+  const int writer = alone ? 0 : 2 * local_rank + (is_error ? 1 : 0);
+  return std::make_unique<RankStream>(console, writer, prefix_of(local_rank, is_error),
+                                      ranks_[static_cast<size_t>(local_rank)].last_lines, file_for(local_rank, attempt, is_error),
+                                      alone);
 }
 
 std::string WorkerOutput::prefix_of(int local_rank, bool is_error) const {
@@ -94,6 +107,7 @@ void WorkerOutput::started(int local_rank) {
 }
 
 void WorkerOutput::add_to(std::vector<pollfd>& waited_for) const {
+  limit_.raise();
   for (const auto& console : consoles_) console->add_to(waited_for);
   for (const Rank& rank : ranks_) {
     for (const auto& stream : rank.streams) {
@@ -148,10 +162,9 @@ void WorkerOutput::tell_problems() {
     }
   }
   for (const auto& console : consoles_) {
-    if (console->error() == 0 || std::find(lost_.begin(), lost_.end(), console.get()) != lost_.end()) continue;
-    lost_.push_back(console.get());
-    say(fmt::format("{} cannot be written: {}. What the ranks write there is lost.", console->name(),
-                    ::strerrordesc_np(console->error())));
+    const int error = console->take_error();
+    if (error == 0) continue;
+    say(fmt::format("{} cannot be written: {}. What the ranks write there is lost.", console->name(), ::strerrordesc_np(error)));
   }
 }
 
@@ -168,21 +181,21 @@ void WorkerOutput::clear_rows() {
 
 void WorkerOutput::let_go() {
   for (auto& rank : ranks_) rank.streams.clear();
+  consoles_.clear();
   ignored_signals_.let_go();
 }
 
 void WorkerOutput::finish() {
   for (auto& rank : ranks_) {
-    for (auto& stream : rank.streams) {
-      stream->drain();
-      stream->end();
-    }
+    for (auto& stream : rank.streams) stream->end();
   }
   pass_on();
 }
 
-bool WorkerOutput::is_pending() const {
-  return std::any_of(consoles_.begin(), consoles_.end(), [](const auto& console) { return console->is_pending(); });
+size_t WorkerOutput::pending() const {
+  size_t bytes = 0;
+  for (const auto& console : consoles_) bytes += console->pending();
+  return bytes;
 }
 
 }  // namespace accelerate

@@ -12,6 +12,7 @@
 
 #include <accelerate/launch/output_plan.h>
 #include "launch/console.h"
+#include "launch/descriptor_limit.h"
 #include "launch/last_lines.h"
 #include "launch/log_folder.h"
 #include "launch/rank_stream.h"
@@ -36,8 +37,9 @@ class IgnoredWriteSignals {
 };
 
 /// Everything that the ranks of one launch write, and the launcher itself, on its way to the launcher's stdout and stderr and to
-/// files. Lines stay whole: a line of one rank never stands inside that of another, except that one longer than 1 MiB is passed
-/// on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes nothing, the ranks are not read.
+/// files. Lines stay whole: a line of one rank never stands inside that of another, except that one longer than 1 MiB (on a
+/// terminal, 16384 columns) is passed on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes
+/// nothing, the ranks are not read.
 ///
 /// A lone worker without files inherits our streams, and so do all when the plan names no ranks. When our stdout and stderr are
 /// one file, those of a rank are one stream, so that their order is kept, unless a file of one of them is wanted.
@@ -69,8 +71,8 @@ class WorkerOutput {
 
   /// Ends all streams; what is there now is taken. What waits for a slow reader is still written by `serve`.
   void finish();
-  /// True while something waits to be written.
-  bool is_pending() const;
+  /// Bytes that wait to be written.
+  size_t pending() const;
 
   /// For a worker that is a copy of this process: closes what is the launcher's. Nothing else may be called then.
   void let_go();
@@ -90,10 +92,10 @@ class WorkerOutput {
 
   IgnoredWriteSignals ignored_signals_;
   const OutputPlan plan_;
+  const DescriptorLimit limit_;
   std::vector<std::unique_ptr<Console>> consoles_;  // stdout and stderr, or one where they are one file
   std::vector<Rank> ranks_;
   std::optional<LogFolder> folder_ = {};
-  std::vector<const Console*> lost_ = {};  // those whose error has been said
 };
 
 }  // namespace accelerate

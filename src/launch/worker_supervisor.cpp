@@ -255,12 +255,15 @@ void WorkerSupervisor::suspend() {
   output_.resize();  // also draws what was taken off
 }
 
-// What a slow reader of ours has not taken yet is waited for, as writers of its pipe would, unless we are told to stop.
+// What a slow reader of ours has not taken yet is waited for, as writers of its pipe would. Once we are told to stop, it has to
+// take something within each grace period; told again, we wait no longer.
 void WorkerSupervisor::finish_output() {
   output_.finish();
   deadline_ = give_up_;
-  while (output_.is_pending() && !(deadline_ && Clock::now() >= *deadline_)) {
+  while (const size_t pending = output_.pending()) {
+    if (deadline_ && Clock::now() >= *deadline_) return;
     wait_for_events();
+    if (deadline_ && output_.pending() < pending) deadline_ = Clock::now() + plan_.grace_period;
     while (const auto signal = signals_.take()) {
       if (signal->number == SIGCHLD) continue;
       if (signal->number == SIGTSTP || signal->number == SIGWINCH) {
@@ -268,7 +271,7 @@ void WorkerSupervisor::finish_output() {
         continue;
       }
       if (end_.exit_code == 0) end_ = {.exit_code = 128 + signal->number, .problem = signal_name(signal->number) + " received."};
-      deadline_ = Clock::now();
+      deadline_ = deadline_ ? Clock::now() : Clock::now() + plan_.grace_period;
     }
   }
 }

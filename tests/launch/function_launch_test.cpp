@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <thread>
 
@@ -380,6 +381,30 @@ TEST(FunctionLaunch, ControlCEndsTheProgramAndItsWorkers) {
 
 TEST(FunctionLaunch, APlanWithoutWorkersIsAnError) {
   EXPECT_THROW(run_functions({}, [](int) {}), UsageError);
+}
+
+// Whoever reads what the launch writes would wait for daemons of workers too.
+TEST(FunctionLaunch, WorkersHaveOnlyTheirOwnStreams) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const int before = ::dup(STDOUT_FILENO);
+  ::dup2(ends[1], STDOUT_FILENO);
+  ::close(ends[1]);
+  const std::string pipe = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(ends[0]));
+  const SharedNumbers found;
+  const auto failure = run_functions(functions(2), [&](int rank) {
+    ::close(ends[0]);
+    for (int number = 0; number < 256; ++number) {
+      std::error_code none;
+      const auto file = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(number), none);
+      if (file == pipe) ++found[rank];
+    }
+  });
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  ::close(ends[0]);
+  EXPECT_FALSE(failure) << failure->message;
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(found[rank], 0);
 }
 
 }  // namespace

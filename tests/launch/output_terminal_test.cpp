@@ -96,6 +96,50 @@ TEST(OutputOnTerminal, TheOrderOfARanksTwoStreamsIsKept) {
   EXPECT_EQ(shown_by(program.screen()), expected);
 }
 
+TEST(OutputOnTerminal, TwoNamesOfOneTerminalAreOneTerminal) {
+  const Gate to_line, to_end;
+  const std::string script =
+      "if [ $RANK = 1 ]; then printf bar >&2; else " + to_line.wait() + "; echo line; fi; " + to_end.wait();
+  const Lines launch = launched(2, script);
+  Lines argv = {"bash", "-c", "\"$0\" \"$@\" 2>/dev/tty"};
+  argv.insert(argv.end(), launch.begin(), launch.end());
+  OnTerminal program(argv);
+  wait_for_screen(program, {"[1] bar"});
+  to_line.open(1);
+  wait_for_screen(program, {"[0] line", "[1] bar"});
+  to_end.open(2);
+  EXPECT_EQ(program.wait(), 0);
+}
+
+TEST(OutputOnTerminal, LinesEndAsThoseOfAProgramOnIt) {
+  OnTerminal program(launched(2, "[ $RANK = 0 ] || echo text"));
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(program.screen(), "[1] text\r\n");
+}
+
+TEST(OutputOnTerminal, APromptOfALoneRankWithAFileIsShownOnce) {
+  const Folder folder;
+  OnTerminal program(launched(1, "printf 'name? '; read name; echo hello $name", {"--log_dir", folder.name()}));
+  program.wait_for("name? ");
+  program.type("you\n");
+  EXPECT_EQ(program.wait(), 0);
+  EXPECT_EQ(RunningProgram::occurrences(program.screen(), "name? "), 1) << program.screen();
+  EXPECT_NE(program.screen().find("\nhello you\r\n"), std::string::npos) << program.screen();
+}
+
+// As after su: the terminal belongs to someone else. Root may open all files unless it gives that up.
+TEST(OutputOnTerminal, SignalsAreHandledWhileNobodyReadsATerminalThatCannotBeOpened) {
+  Lines argv = {"bash", "-c",
+                "chmod 0 $(tty); if [ $(id -u) = 0 ]; then set -- --bounding-set=-dac_override \"$0\" \"$@\"; exec setpriv "
+                "\"$@\"; fi; exec \"$0\" \"$@\""};
+  const Lines launch = launched(2, "exec yes", {"--grace_period", "1"});
+  argv.insert(argv.end(), launch.begin(), launch.end());
+  OnTerminal program(argv);
+  program.wait_until_full();
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait_unread(), 143);
+}
+
 TEST(OutputOnTerminal, BarsOfRanksStayBelowTheLinesInRankOrder) {
   const Gate gate;
   const std::string script =

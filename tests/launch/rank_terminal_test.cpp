@@ -130,6 +130,20 @@ TEST(RankTerminal, BytesThatMeanNothingMoveNothing) {
   EXPECT_EQ(terminal.live(80), (Rows{"abcd\?\?."}));
 }
 
+TEST(RankTerminal, ASequenceThatIsBrokenOffSwallowsNothingAfterIt) {
+  RankTerminal terminal;
+  terminal.feed(
+      "a\x1b]0;title\nb\x1bPtext\x18"
+      "c\x1b_text\x1a"
+      "d\x1b^text\x1b[31me\x1b[12\n");
+  EXPECT_EQ(terminal.take_finished(), (Rows{"a", "bcd\x1b[0;31me\x1b[0m"}));
+  terminal.feed("\x1b[m\x1b]" + std::string(1000, 'x') + "end");
+  ASSERT_EQ(terminal.live(2000).size(), 1u);
+  EXPECT_TRUE(terminal.live(2000)[0].ends_with("xend"));
+  terminal.feed("\r\x1b[K\x1b]8;;link\x1b\\text\x1b]8;;\x1b\\");
+  EXPECT_EQ(terminal.live(80), (Rows{"text"}));
+}
+
 TEST(PlainText, IsWhatALineLeavesOnTheScreen) {
   EXPECT_EQ(plain_text("10%\r20%\r100%"), "100%");
   EXPECT_EQ(plain_text("\x1b[1;31merror:\x1b[0m no"), "error: no");

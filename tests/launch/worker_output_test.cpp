@@ -1,6 +1,7 @@
 #include "launch/worker_output.h"
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -276,6 +277,62 @@ TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
   wait_until("the end of all that it started", [&] { return text_of(children).empty(); });
   ::kill(launcher.pid(), SIGTERM);
   EXPECT_EQ(launcher.wait(), 143);
+}
+
+TEST(WorkerOutput, AReaderThatTakesBytesSlowlyGetsThemAllAfterASignal) {
+  const Folder folder;
+  const std::string script =
+      "\"$0\" bytes 300000; touch " + folder.name() + "/done$RANK; trap 'exit 0' TERM; while :; do sleep 0.1; done";
+  WithReader launcher(launch_with(2, {"--grace_period", "2"}, {"sh", "-c", script, ACCELERATE_TALKER}));
+  wait_until("all that is written", [&] { return files_below(folder.name()).size() == 2; });
+  ::kill(launcher.pid(), SIGTERM);
+  const auto wait_a_while = [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); };  // a pipe's content each
+  EXPECT_EQ(launcher.count_bytes(wait_a_while), 600002u);  // with the newlines that the two rests get
+  EXPECT_EQ(launcher.wait(), 143);
+}
+
+// Rank 0 goes on to write when the launcher reads no more: it has taken what the pipe to its reader and its queue hold.
+TEST(WorkerOutput, ARestartLosesNothingThatWasWritten) {
+  const Folder folder;
+  const std::string script =
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { touch again; exit 0; }; "
+      "if [ $RANK = 0 ]; then yes 012345678 | head -n 112000; "
+      "until [ $(cat logs/*/attempt_0/0/stdout.log | wc -c) -ge 1114112 ]; do sleep 0.01; done; "
+      "yes 012345678 | head -n 3000; touch written; else until [ -e written ]; do sleep 0.01; done; exit 3; fi";
+  WithReader launcher(in_shell("cd " + folder.name() + "; exec \"$0\" \"$@\"",
+                               launch_script(2, script, {"--max_restarts", "1", "--log_dir", "logs"})));
+  wait_until("the restart", [&] { return fs::exists(folder / "again"); });
+  EXPECT_EQ(launcher.count_bytes([] {}), 1150000u);
+  EXPECT_EQ(launcher.wait(), 0);
+  EXPECT_EQ(files_below(folder / "logs").at("none_<random>/attempt_0/0/stdout.log").size(), 1150000u);
+}
+
+TEST(WorkerOutput, MoreRanksThanTheSoftLimitOnDescriptorsAllowsRunAndGetThatLimit) {
+  const Words launch = launch_script(40, "ulimit -Sn; cat");
+  const auto result = run_program(in_shell("ulimit -Sn 64; \"$0\" \"$@\"", launch), {.input = "only for rank 0\n"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "64\n"), 40) << result.output;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "only for rank 0\n"), 1) << result.output;
+}
+
+TEST(WorkerOutput, MoreRanksThanTheHardLimitOnDescriptorsAllowsIsAnErrorThatSaysWhatToRaise) {
+  const auto result = run_program(in_shell("ulimit -n 64; \"$0\" \"$@\"", launch_script(40, "sleep 100")));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "ulimit -n"), 1) << result.errors;
+}
+
+// Opening one's descriptor of such an end once more makes a new terminal.
+TEST(WorkerOutput, TheUsersEndOfATerminalCanBeWrittenTo) {
+  const int user = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ASSERT_EQ(::unlockpt(user), 0);
+  const int program = ::ioctl(user, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  OutputDestination destination(user);
+  destination.put("text\n");
+  destination.write_some();
+  pollfd arrived = {.fd = program, .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&arrived, 1, 10'000), 1);
+  ::close(program);
+  ::close(user);
 }
 
 TEST(WorkerOutput, TheReportAboutAFailureQuotesTheLastLines) {

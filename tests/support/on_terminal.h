@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -59,6 +60,22 @@ class OnTerminal {
       return ::waitpid(pid_, &status, WNOHANG) == pid_;
     });
     read();
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+  /// Waits until the terminal takes no more of what nobody reads.
+  void wait_until_full() const {
+    pollfd writer = {.fd = ::ioctl(terminal_, TIOCGPTPEER, O_WRONLY | O_NOCTTY | O_CLOEXEC), .events = POLLOUT, .revents = 0};
+    wait_until("a full terminal", [&] { return ::poll(&writer, 1, 0) == 0; });
+    ::close(writer.fd);
+  }
+
+  void signal(int number) const { ::kill(pid_, number); }
+
+  /// Like `wait`, while nobody reads.
+  int wait_unread() {
+    int status = 0;
+    wait_until("the end", [&] { return ::waitpid(pid_, &status, WNOHANG) == pid_; });
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace accelerate {
+
+/// The soft limit on descriptors (`ulimit -n`) of a launcher that may need more of them than it was given. Workers get the limit
+/// that we were given: it is raised only while we open descriptors and while we poll them, since poll takes no more than that.
+class DescriptorLimit {
+ public:
+  /// `needed`: descriptors besides those that every launcher has.
+  explicit DescriptorLimit(size_t needed);
+  ~DescriptorLimit() { restore(); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+  /// As high as needed, or as is allowed.
+  void raise() const { ::setrlimit(RLIMIT_NOFILE, &raised_); }
+  /// As it was.
+  void restore() const { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_ = {};
+  rlimit raised_ = {};
+};
+
+/// While it lives, the limit is raised, and what is opened does not use up the lowest descriptors: they are left for all that has
+/// to do with the old limit, such as a worker that has not become its program yet.
+class RoomForDescriptors {
+ public:
+  explicit RoomForDescriptors(const DescriptorLimit& limit);
+  ~RoomForDescriptors();
+  RoomForDescriptors(const RoomForDescriptors&) = delete;
+  RoomForDescriptors& operator=(const RoomForDescriptors&) = delete;
+
+ private:
+  const DescriptorLimit& limit_;
+  std::vector<int> left_free_ = {};
+};
+
+}  // namespace accelerate

@@ -18,6 +18,12 @@ namespace {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+// Keys of a terminal that was lent to a worker, or the terminal's own end, act on the worker and not on us.
+bool is_end_by_terminal(int status) {
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status) == 128 + SIGINT;  // programs that tidy up first, and shells
+  return WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT || WTERMSIG(status) == SIGHUP;
+}
+
 std::string describe_end(int status) {
   if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
@@ -77,6 +83,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
     while (const auto signal = signals_.take()) answer(*signal);
     if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
   }
+  terminal_.take_back();  // from a dead group, whom nobody could type to
 }
 
 // Every line that a launch has for the user goes through here.
@@ -115,11 +122,14 @@ WorkerInput WorkerSupervisor::input_of(int rank) {
   return lends_terminal_ ? WorkerInput::terminal : WorkerInput::empty;
 }
 
+bool WorkerSupervisor::all_have_ended() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker.status().has_value(); });
+}
+
 bool WorkerSupervisor::finished() {
-  const auto has_ended = [](const WorkerProcess& worker) { return worker.status().has_value(); };
   const auto is_gone = [](const WorkerProcess& worker) { return worker.group_is_gone(); };
   // A clean run may leave processes behind on purpose.
-  if (phase_ == Phase::running) return std::all_of(workers_.begin(), workers_.end(), has_ended);
+  if (phase_ == Phase::running) return all_have_ended();
   if (phase_ == Phase::last_words || !std::all_of(workers_.begin(), workers_.end(), is_gone)) return false;
   end_orphans();
   return orphans_.empty();
@@ -159,15 +169,14 @@ void WorkerSupervisor::look_at_workers(pid_t first) {
   auto named = std::find_if(workers_.begin(), workers_.end(), [first](auto& worker) { return worker.pid() == first; });
   if (named != workers_.end()) look_at(*named);
   for (auto& worker : workers_) look_at(worker);
-  const bool all_ended = std::all_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker.status().has_value(); });
-  if (phase_ == Phase::last_words && all_ended) stop(SIGTERM);
+  if (phase_ == Phase::last_words && all_have_ended()) stop(SIGTERM);
 }
 
 void WorkerSupervisor::look_at(WorkerProcess& worker) {
   const bool ended_before = worker.status().has_value();
   const bool gone_before = worker.group_is_gone();
   const bool stopped = worker.poll();
-  if (stopped && lends_terminal_) suspend();
+  if (stopped && lends_terminal_) answer_stop();
   if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(&worker - workers_.data()));
   if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && phase_ == Phase::running) note_failure(worker);
 }
@@ -179,6 +188,7 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
   phase_ = Phase::last_words;
   deadline_ = Clock::now() + plan_.last_words;
+  if (lends_terminal_ && is_end_by_terminal(status)) restarts_left_ = false;
   if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
   const int local_rank = static_cast<int>(&worker - workers_.data());
@@ -244,12 +254,24 @@ void WorkerSupervisor::end_orphans() {
   orphans_ = std::move(found);
 }
 
-// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us.
+// A lone worker was stopped: by Ctrl-Z, or because it read from a terminal that it did not have. After `bg` and `fg` it is we
+// who have it.
+void WorkerSupervisor::answer_stop() {
+  if (!TerminalLoan::possible()) return suspend();
+  lend_terminal();
+  workers_.front().send(SIGCONT);
+}
+
+// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us. The time until we go on does not count.
 void WorkerSupervisor::suspend() {
+  const auto began = Clock::now();
   for (auto& worker : workers_) worker.send(SIGSTOP);
   terminal_.take_back();
   output_.clear_rows();
   ::raise(SIGTTIN);  // unlike SIGSTOP, it does nothing where no shell is there to let us go on
+  for (auto* moment : {&deadline_, &give_up_}) {
+    if (*moment) **moment += Clock::now() - began;
+  }
   lend_terminal();
   for (auto& worker : workers_) worker.send(SIGCONT);
   output_.resize();  // also draws what was taken off

@@ -63,6 +63,7 @@ class WorkerSupervisor {
   void start(int attempt);
   WorkerInput input_of(int rank);
   void lend_terminal();
+  bool all_have_ended() const;
   bool finished();
   void wait_for_events();
   void answer(const ArrivedSignal& signal);
@@ -75,6 +76,7 @@ class WorkerSupervisor {
   void kill_all();
   void send_to_all(int signal);
   void end_orphans();
+  void answer_stop();
   void suspend();
   void finish_output();
 

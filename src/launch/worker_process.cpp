@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string_view>
 
@@ -107,17 +108,23 @@ bool WorkerProcess::poll() {
   int status = 0;
   while (!status_ && ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == pid_) {
     stopped = WIFSTOPPED(status);
-    if (stopped) continue;
-    status_ = status;
-    ended_ = std::chrono::steady_clock::now();
+    if (!stopped) note_end(status);
   }
-  if (!status_ || gone_) return stopped;
-  // Orphans of the group have become our children (see SignalScope), so "no such child" means that the group is empty. From
-  // then on its number may be given to strangers, and is not signalled any more.
+  if (gone_) return false;
+  // Orphans of the group have become our children (see SignalScope): those that have ended are not left to lie about, and "no
+  // such child" means that the group is empty. From then on its number may be given to strangers, and is not signalled any more.
   pid_t reaped = 0;
-  while ((reaped = ::waitpid(-pid_, nullptr, WNOHANG)) > 0) continue;
-  gone_ = reaped < 0;
-  return false;
+  while ((reaped = ::waitpid(-pid_, &status, WNOHANG)) > 0) {
+    if (reaped == pid_) note_end(status);
+  }
+  // What belongs to another user (sudo) cannot be ended, and is not waited for.
+  gone_ = status_ && (reaped < 0 || (::kill(-pid_, 0) != 0 && errno == EPERM));
+  return stopped && !status_;
+}
+
+void WorkerProcess::note_end(int status) {
+  status_ = status;
+  ended_ = std::chrono::steady_clock::now();
 }
 
 void WorkerProcess::send(int signal) {

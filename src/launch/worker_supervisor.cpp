@@ -131,8 +131,7 @@ bool WorkerSupervisor::finished() {
   // A clean run may leave processes behind on purpose.
   if (phase_ == Phase::running) return all_have_ended();
   if (phase_ == Phase::last_words || !std::all_of(workers_.begin(), workers_.end(), is_gone)) return false;
-  end_orphans();
-  return orphans_.empty();
+  return end_orphans();
 }
 
 // Returns when a signal can be taken, something else that is watched has news, or the deadline has come.
@@ -169,6 +168,7 @@ void WorkerSupervisor::look_at_workers(pid_t first) {
   auto named = std::find_if(workers_.begin(), workers_.end(), [first](auto& worker) { return worker.pid() == first; });
   if (named != workers_.end()) look_at(*named);
   for (auto& worker : workers_) look_at(worker);
+  reap_orphans();
   if (phase_ == Phase::last_words && all_have_ended()) stop(SIGTERM);
 }
 
@@ -239,19 +239,44 @@ void WorkerSupervisor::send_to_all(int signal) {
 }
 
 // What left its worker's group (setsid) and then lost its parent is our child now. The groups' own orphans are not meant.
-void WorkerSupervisor::end_orphans() {
+bool WorkerSupervisor::is_orphan(pid_t child) const {
+  const auto has = [child, group = ::getpgid(child)](const WorkerProcess& worker) {
+    return worker.leads(group) || (worker.pid() == child && !worker.status());
+  };
+  return child != keeper_.pid() && !strangers_.contains(child) && std::none_of(workers_.begin(), workers_.end(), has);
+}
+
+// Only the first child that has ended is seen; when it is not ours to reap, the others wait for the end of the launch.
+void WorkerSupervisor::reap_orphans() {
+  siginfo_t ended = {};
+  while (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 && is_orphan(ended.si_pid)) {
+    ::waitpid(ended.si_pid, nullptr, WNOHANG);
+    ended.si_pid = 0;
+  }
+}
+
+// Tells all to end that were not told yet, and returns true when there are none.
+bool WorkerSupervisor::end_orphans() {
   std::set<pid_t> found;
-  for (pid_t child : list_children(::getpid())) {
-    const auto leads = [child](const WorkerProcess& worker) { return worker.leads(::getpgid(child)); };
-    if (child == keeper_.pid() || strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
-    if (::waitpid(child, nullptr, WNOHANG) != 0) continue;
-    const bool told = orphans_.contains(child);
-    // One that belongs to another user cannot be ended, and is not waited for.
-    if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
-    if (!told) ::kill(child, SIGCONT);
-    found.insert(child);
+  // One that has ended may have left us others since we looked.
+  bool again = true;
+  for (int looks = 0; again && looks < 100; ++looks) {
+    again = false;
+    for (pid_t child : list_children(::getpid())) {
+      if (!is_orphan(child)) continue;
+      if (::waitpid(child, nullptr, WNOHANG) != 0) {
+        again = true;
+        continue;
+      }
+      const bool told = orphans_.contains(child) || found.contains(child);
+      // One that belongs to another user cannot be ended, and is not waited for.
+      if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
+      if (!told) ::kill(child, SIGCONT);
+      found.insert(child);
+    }
   }
   orphans_ = std::move(found);
+  return orphans_.empty() && !again;
 }
 
 // A lone worker was stopped: by Ctrl-Z, or because it read from a terminal that it did not have. After `bg` and `fg` it is we

@@ -75,7 +75,9 @@ class WorkerSupervisor {
   void stop(int signal);
   void kill_all();
   void send_to_all(int signal);
-  void end_orphans();
+  bool is_orphan(pid_t child) const;
+  void reap_orphans();
+  bool end_orphans();
   void answer_stop();
   void suspend();
   void finish_output();

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
+#include "launch/signal_scope.h"
 
 namespace accelerate {
 namespace {
@@ -37,10 +38,7 @@ std::vector<char*> as_c_array(std::vector<std::string>& texts) {
 
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction current = {};
-    // nohup: what the user asked the launcher to ignore, the workers ignore too.
-    if (signal == SIGHUP && ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) continue;
-    ::signal(signal, SIG_DFL);
+    if (!is_left_ignored(signal)) ::signal(signal, SIG_DFL);
   }
   sigset_t none;
   ::sigemptyset(&none);

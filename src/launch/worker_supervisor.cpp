@@ -150,6 +150,8 @@ void WorkerSupervisor::answer(const ArrivedSignal& signal) {
   } else if (signal.number == SIGWINCH) {
     output_.resize();
     send_to_all(SIGWINCH);  // their terminals are not the one that has changed
+  } else if (signal.number == SIGUSR1 || signal.number == SIGUSR2) {
+    send_to_all(signal.number);  // a word to the programs, as Slurm's --signal gives, and no order to end
   } else {
     pass_on(signal.number);
   }

@@ -74,9 +74,11 @@ TEST(Terminal, ALoneWorkerInTheBackgroundReadsFromItOnceInTheForeground) {
   const std::string pipe = folder / "go";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int go = ::open(pipe.c_str(), O_RDWR);
-  const std::string worker = "echo $PPID > launcher; echo $$ > worker; echo ready; read line < go; read line; echo \"got <$line>\"";
+  const std::string worker =
+      "echo $PPID > launcher; echo $$ > worker; echo ready; read line < go; read line; echo \"got <$line>\"";
   const std::string job = "cd " + folder.name() + "; set -m; \"$0\" launch --cpu sh -c '" + worker +
-                          "'; bg > /dev/null; until grep -q '^State:.S' /proc/$(cat worker)/status; do sleep 0.01; done; fg > /dev/null; echo ended with $?";
+                          "'; bg > /dev/null; until grep -q '^State:.S' /proc/$(cat worker)/status; do sleep 0.01; done; fg > "
+                          "/dev/null; echo ended with $?";
   OnTerminal shell({"bash", "-c", job, ACCELERATE_CLI});
   shell.wait_for("ready");
   const pid_t launcher = pid_in(folder / "launcher");

@@ -42,7 +42,7 @@ TEST(Terminal, ControlCEndsTheLaunch) {
 
 TEST(Terminal, AWorkerThatWasStartedAgainHasItToo) {
   const std::string script =
-      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo ready; read line; echo \"got <$line>\"; sleep 1000";
+      "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 3; echo ready; read line; echo \"got <$line>\"; exec sleep 1000";
   OnTerminal program({ACCELERATE_CLI, "launch", "--cpu", "--max_restarts", "1", "sh", "-c", script});
   program.wait_for("ready");
   program.type("hello\n");

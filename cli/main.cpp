@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstdio>
 #include <exception>
@@ -55,10 +58,18 @@ int run(const std::vector<std::string>& arguments) {
   return refuse_command(name);
 }
 
+// A program that was started without one of stdin, stdout and stderr would get some other file of its own in that place.
+void open_missing_streams() {
+  int opened = 0;
+  while (opened >= 0 && opened <= STDERR_FILENO) opened = ::open("/dev/null", O_RDWR);
+  if (opened >= 0) ::close(opened);
+}
+
 }  // namespace
 }  // namespace accelerate::cli
 
 int main(int argc, char** argv) {
+  accelerate::cli::open_missing_streams();
   try {
     return accelerate::cli::run({argv + (argc > 0), argv + argc});
   } catch (const std::exception& error) {

@@ -156,7 +156,10 @@ void detail::launch_functions(const std::function<void()>& function, const Noteb
                           .command = {launcher}};
   LaunchPlan plan = plan_launch(launch, process_environment, machine);
   plan.notes.clear();  // they speak of flags
-  const auto failure = run_functions(plan, [&](int) { run_as_worker(function); });
+  const auto failure = run_functions(plan, [&](int) {
+    port.release();  // this process's copy: one that a worker leaves behind must not keep the port
+    run_as_worker(function);
+  });
   if (failure) throw_as_error(*failure);
 }
 

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
+#include "launch/signal_scope.h"
 #include "launch/worker_supervisor.h"
 
 namespace accelerate {
@@ -143,7 +144,7 @@ class FunctionLaunch {
 // The process between program and workers. It has one thread, whatever the program has, so signals can be waited for and
 // children are its own. It begins with all signals blocked: no handler of the program runs here.
 [[noreturn]] void supervise(FunctionLaunch launch, SharedReport& report, pid_t program) {
-  ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+  ::prctl(PR_SET_PDEATHSIG, is_left_ignored(SIGTERM) ? SIGKILL : SIGTERM);
   if (::getppid() != program) ::_exit(EXIT_FAILURE);  // it died before the line above
   // Ctrl-Z ends up as this one.
   sigset_t stop;

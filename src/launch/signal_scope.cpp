@@ -5,20 +5,32 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include <accelerate/core/error.h>
 
 namespace accelerate {
+namespace {
+
+constexpr std::array kFromOutside = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
+
+}  // namespace
+
+bool is_left_ignored(int signal) {
+  struct sigaction current = {};
+  return std::find(kFromOutside.begin(), kFromOutside.end(), signal) != kFromOutside.end() &&
+         ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
 
 SignalScope::SignalScope() {
   ::sigemptyset(&taken_);
-  for (int signal : {SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGTSTP, SIGWINCH}) ::sigaddset(&taken_, signal);
-  struct sigaction hangup = {};
-  ::sigaction(SIGHUP, nullptr, &hangup);
-  // nohup ignores SIGHUP for us, and a blocked signal would be taken nevertheless.
-  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&taken_, SIGHUP);
+  for (int signal : {SIGCHLD, SIGWINCH}) ::sigaddset(&taken_, signal);
+  for (int signal : kFromOutside) {
+    if (!is_left_ignored(signal)) ::sigaddset(&taken_, signal);  // a blocked signal would be taken even when it is ignored
+  }
   descriptor_ = ::signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK);
   if (descriptor_ < 0) throw WorkerError(fmt::format("No worker can be watched: {}.", ::strerrordesc_np(errno)));
   sigset_t blocked = taken_;

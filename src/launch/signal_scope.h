@@ -1,10 +1,9 @@
 #pragma once
 
-#include <string>
-
 #include <signal.h>
 
 #include <optional>
+#include <string>
 
 namespace accelerate {
 
@@ -14,7 +13,8 @@ struct ArrivedSignal {
   pid_t process = 0;
 };
 
-/// While it lives, the signals of a launch wait to be taken instead of acting, and orphans of workers become our children.
+/// While it lives, the signals of a launch (those that are not ignored) wait to be taken instead of acting, and orphans of
+/// workers become our children.
 class SignalScope {
  public:
   SignalScope();
@@ -39,6 +39,10 @@ class SignalScope {
   int reaper_before_ = 0;
   int descriptor_ = -1;
 };
+
+/// True when `signal` is one that a launch takes from outside, and this process began with it ignored (nohup, a job that a script
+/// starts with &). Such a signal is not taken, and stays ignored in the workers.
+bool is_left_ignored(int signal);
 
 /// "SIGTERM".
 std::string signal_name(int signal);

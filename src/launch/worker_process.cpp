@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string_view>
 
 #include <accelerate/core/error.h>
+#include "launch/signal_scope.h"
 
 namespace accelerate {
 namespace {
@@ -36,10 +38,7 @@ std::vector<char*> as_c_array(std::vector<std::string>& texts) {
 
 void reset_signals() {
   for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction current = {};
-    // nohup: what the user asked the launcher to ignore, the workers ignore too.
-    if (signal == SIGHUP && ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN) continue;
-    ::signal(signal, SIG_DFL);
+    if (!is_left_ignored(signal)) ::signal(signal, SIG_DFL);
   }
   sigset_t none;
   ::sigemptyset(&none);
@@ -107,17 +106,23 @@ bool WorkerProcess::poll() {
   int status = 0;
   while (!status_ && ::waitpid(pid_, &status, WNOHANG | WUNTRACED) == pid_) {
     stopped = WIFSTOPPED(status);
-    if (stopped) continue;
-    status_ = status;
-    ended_ = std::chrono::steady_clock::now();
+    if (!stopped) note_end(status);
   }
-  if (!status_ || gone_) return stopped;
-  // Orphans of the group have become our children (see SignalScope), so "no such child" means that the group is empty. From
-  // then on its number may be given to strangers, and is not signalled any more.
+  if (gone_) return false;
+  // Orphans of the group have become our children (see SignalScope): those that have ended are not left to lie about, and "no
+  // such child" means that the group is empty. From then on its number may be given to strangers, and is not signalled any more.
   pid_t reaped = 0;
-  while ((reaped = ::waitpid(-pid_, nullptr, WNOHANG)) > 0) continue;
-  gone_ = reaped < 0;
-  return false;
+  while ((reaped = ::waitpid(-pid_, &status, WNOHANG)) > 0) {
+    if (reaped == pid_) note_end(status);
+  }
+  // What belongs to another user (sudo) cannot be ended, and is not waited for.
+  gone_ = status_ && (reaped < 0 || (::kill(-pid_, 0) != 0 && errno == EPERM));
+  return stopped && !status_;
+}
+
+void WorkerProcess::note_end(int status) {
+  status_ = status;
+  ended_ = std::chrono::steady_clock::now();
 }
 
 void WorkerProcess::send(int signal) {

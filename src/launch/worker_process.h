@@ -43,7 +43,7 @@ class WorkerProcess {
   std::optional<int> status() const { return status_; }
   /// From start to end, or until now.
   std::chrono::duration<double> running_time() const;
-  /// True once the worker and all others in its group are gone.
+  /// True once the worker and all others in its group are gone, or only such are left as we may not signal.
   bool group_is_gone() const { return gone_; }
 
   /// True when `group` is the worker's, and not gone.
@@ -56,6 +56,8 @@ class WorkerProcess {
   void send(int signal);
 
  private:
+  void note_end(int status);
+
   int rank_;
   pid_t pid_;
   std::chrono::steady_clock::time_point started_;

@@ -18,6 +18,12 @@ namespace {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
+// Keys of a terminal that was lent to a worker, or the terminal's own end, act on the worker and not on us.
+bool is_end_by_terminal(int status) {
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status) == 128 + SIGINT;  // programs that tidy up first, and shells
+  return WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT || WTERMSIG(status) == SIGHUP;
+}
+
 std::string describe_end(int status) {
   if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
@@ -77,6 +83,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
     while (const auto signal = signals_.take()) answer(*signal);
     if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
   }
+  terminal_.take_back();  // from a dead group, whom nobody could type to
 }
 
 // Every line that a launch has for the user goes through here.
@@ -115,14 +122,16 @@ WorkerInput WorkerSupervisor::input_of(int rank) {
   return lends_terminal_ ? WorkerInput::terminal : WorkerInput::empty;
 }
 
+bool WorkerSupervisor::all_have_ended() const {
+  return std::all_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker.status().has_value(); });
+}
+
 bool WorkerSupervisor::finished() {
-  const auto has_ended = [](const WorkerProcess& worker) { return worker.status().has_value(); };
   const auto is_gone = [](const WorkerProcess& worker) { return worker.group_is_gone(); };
   // A clean run may leave processes behind on purpose.
-  if (phase_ == Phase::running) return std::all_of(workers_.begin(), workers_.end(), has_ended);
+  if (phase_ == Phase::running) return all_have_ended();
   if (phase_ == Phase::last_words || !std::all_of(workers_.begin(), workers_.end(), is_gone)) return false;
-  end_orphans();
-  return orphans_.empty();
+  return end_orphans();
 }
 
 // Returns when a signal can be taken, something else that is watched has news, or the deadline has come.
@@ -141,6 +150,8 @@ void WorkerSupervisor::answer(const ArrivedSignal& signal) {
   } else if (signal.number == SIGWINCH) {
     output_.resize();
     send_to_all(SIGWINCH);  // their terminals are not the one that has changed
+  } else if (signal.number == SIGUSR1 || signal.number == SIGUSR2) {
+    send_to_all(signal.number);  // a word to the programs, as Slurm's --signal gives, and no order to end
   } else {
     pass_on(signal.number);
   }
@@ -159,15 +170,15 @@ void WorkerSupervisor::look_at_workers(pid_t first) {
   auto named = std::find_if(workers_.begin(), workers_.end(), [first](auto& worker) { return worker.pid() == first; });
   if (named != workers_.end()) look_at(*named);
   for (auto& worker : workers_) look_at(worker);
-  const bool all_ended = std::all_of(workers_.begin(), workers_.end(), [](auto& worker) { return worker.status().has_value(); });
-  if (phase_ == Phase::last_words && all_ended) stop(SIGTERM);
+  reap_orphans();
+  if (phase_ == Phase::last_words && all_have_ended()) stop(SIGTERM);
 }
 
 void WorkerSupervisor::look_at(WorkerProcess& worker) {
   const bool ended_before = worker.status().has_value();
   const bool gone_before = worker.group_is_gone();
   const bool stopped = worker.poll();
-  if (stopped && lends_terminal_) suspend();
+  if (stopped && lends_terminal_) answer_stop();
   if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(&worker - workers_.data()));
   if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && phase_ == Phase::running) note_failure(worker);
 }
@@ -179,6 +190,7 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
   phase_ = Phase::last_words;
   deadline_ = Clock::now() + plan_.last_words;
+  if (lends_terminal_ && is_end_by_terminal(status)) restarts_left_ = false;
   if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
   const int local_rank = static_cast<int>(&worker - workers_.data());
@@ -229,27 +241,64 @@ void WorkerSupervisor::send_to_all(int signal) {
 }
 
 // What left its worker's group (setsid) and then lost its parent is our child now. The groups' own orphans are not meant.
-void WorkerSupervisor::end_orphans() {
-  std::set<pid_t> found;
-  for (pid_t child : list_children(::getpid())) {
-    const auto leads = [child](const WorkerProcess& worker) { return worker.leads(::getpgid(child)); };
-    if (child == keeper_.pid() || strangers_.contains(child) || std::any_of(workers_.begin(), workers_.end(), leads)) continue;
-    if (::waitpid(child, nullptr, WNOHANG) != 0) continue;
-    const bool told = orphans_.contains(child);
-    // One that belongs to another user cannot be ended, and is not waited for.
-    if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
-    if (!told) ::kill(child, SIGCONT);
-    found.insert(child);
-  }
-  orphans_ = std::move(found);
+bool WorkerSupervisor::is_orphan(pid_t child) const {
+  const auto has = [child, group = ::getpgid(child)](const WorkerProcess& worker) {
+    return worker.leads(group) || (worker.pid() == child && !worker.status());
+  };
+  return child != keeper_.pid() && !strangers_.contains(child) && std::none_of(workers_.begin(), workers_.end(), has);
 }
 
-// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us.
+// Only the first child that has ended is seen; when it is not ours to reap, the others wait for the end of the launch.
+void WorkerSupervisor::reap_orphans() {
+  siginfo_t ended = {};
+  while (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 && is_orphan(ended.si_pid)) {
+    ::waitpid(ended.si_pid, nullptr, WNOHANG);
+    ended.si_pid = 0;
+  }
+}
+
+// Tells all to end that were not told yet, and returns true when there are none.
+bool WorkerSupervisor::end_orphans() {
+  std::set<pid_t> found;
+  // One that has ended may have left us others since we looked.
+  bool again = true;
+  for (int looks = 0; again && looks < 100; ++looks) {
+    again = false;
+    for (pid_t child : list_children(::getpid())) {
+      if (!is_orphan(child)) continue;
+      if (::waitpid(child, nullptr, WNOHANG) != 0) {
+        again = true;
+        continue;
+      }
+      const bool told = orphans_.contains(child) || found.contains(child);
+      // One that belongs to another user cannot be ended, and is not waited for.
+      if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
+      if (!told) ::kill(child, SIGCONT);
+      found.insert(child);
+    }
+  }
+  orphans_ = std::move(found);
+  return orphans_.empty() && !again;
+}
+
+// A lone worker was stopped: by Ctrl-Z, or because it read from a terminal that it did not have. After `bg` and `fg` it is we
+// who have it.
+void WorkerSupervisor::answer_stop() {
+  if (!TerminalLoan::possible()) return suspend();
+  lend_terminal();
+  workers_.front().send(SIGCONT);
+}
+
+// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us. The time until we go on does not count.
 void WorkerSupervisor::suspend() {
+  const auto began = Clock::now();
   for (auto& worker : workers_) worker.send(SIGSTOP);
   terminal_.take_back();
   output_.clear_rows();
   ::raise(SIGTTIN);  // unlike SIGSTOP, it does nothing where no shell is there to let us go on
+  for (auto* moment : {&deadline_, &give_up_}) {
+    if (*moment) **moment += Clock::now() - began;
+  }
   lend_terminal();
   for (auto& worker : workers_) worker.send(SIGCONT);
   output_.resize();  // also draws what was taken off

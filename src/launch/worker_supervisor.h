@@ -63,6 +63,7 @@ class WorkerSupervisor {
   void start(int attempt);
   WorkerInput input_of(int rank);
   void lend_terminal();
+  bool all_have_ended() const;
   bool finished();
   void wait_for_events();
   void answer(const ArrivedSignal& signal);
@@ -74,7 +75,10 @@ class WorkerSupervisor {
   void stop(int signal);
   void kill_all();
   void send_to_all(int signal);
-  void end_orphans();
+  bool is_orphan(pid_t child) const;
+  void reap_orphans();
+  bool end_orphans();
+  void answer_stop();
   void suspend();
   void finish_output();
 

@@ -120,6 +120,16 @@ TEST(Supervisor, DaemonsOfACleanRunAreLeftAlone) {
   ::waitpid(daemon, nullptr, 0);
 }
 
+TEST(Supervisor, OrphansOfWorkersThatHaveEndedAreNotKeptUntilTheEnd) {
+  RunningProgram program(launch(1, "for i in 1 2 3 4 5; do (true &); (setsid true &); done; " + std::string(kWaitForever)));
+  program.wait_for_output("ready");
+  // The worker and the keeper.
+  wait_until(
+      "the orphans to be reaped", [&] { return list_children(program.pid()).size() == 2; }, 20s);
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.wait().exit_code, 128 + SIGTERM);
+}
+
 TEST(Supervisor, ChildrenThatItDidNotStartAreLeftAlone) {
   RunningProgram other({"sleep", "1000"});
   EXPECT_EQ(run_here(plan_of(2, "exit 6")).exit_code, 6);

@@ -194,6 +194,59 @@ TEST(FunctionLaunch, LeavesNoChildAndNoChangedSignalsBehind) {
   for (int number = 1; number < NSIG; ++number) EXPECT_EQ(::sigismember(&before, number), ::sigismember(&after, number));
 }
 
+TEST(FunctionLaunch, DaemonsThatKeepForkingAreCaught) {
+  const SharedNumbers forks;
+  LaunchPlan plan = functions(1);
+  plan.grace_period = 0ms;
+  const auto failure = run_functions(plan, [&](int) {
+    ::signal(SIGTERM, SIG_IGN);
+    if (::fork() != 0) {
+      wait_until("some of them", [&] { return forks[0] > 3; });
+      ::_exit(3);
+    }
+    // Each is the child of one that has just ended, and in a session of its own.
+    while (++forks[0] < 10'000) {
+      ::setsid();
+      if (::fork() != 0) ::_exit(0);
+      ::usleep(1000);
+    }
+    ::_exit(0);
+  });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->exit_code, 3);
+  const int before = forks[0];
+  ::usleep(200'000);
+  EXPECT_EQ(forks[0], before) << "one of them goes on";
+}
+
+// As after `sudo` in a worker. Only root can make processes of two users.
+TEST(FunctionLaunch, WhatBelongsToAnotherUserIsNotWaitedFor) {
+  if (::geteuid() != 0) return;
+  const SharedNumbers seen;
+  const pid_t program = ::fork();
+  if (program == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (::setresuid(kNobody, kNobody, 0) != 0) ::_exit(1);
+    const auto failure = run_functions(functions(2), [&](int rank) {
+      if (rank == 1) wait_for_a_signal();
+      if (::fork() == 0) {
+        if (::setresuid(0, 0, 0) == 0) seen[0] = ::getpid();
+        wait_for_a_signal();
+      }
+      wait_until("the process of root", [&] { return seen[0] != 0; });
+      ::_exit(3);
+    });
+    ::_exit(failure ? failure->exit_code : 0);
+  }
+  int status = 0;
+  EXPECT_NO_THROW(wait_until(
+      "the end of the launch", [&] { return ::waitpid(program, &status, WNOHANG) == program; }, 20s));
+  EXPECT_EQ(WEXITSTATUS(status), 3);
+  ASSERT_GT(seen[0], 0);
+  EXPECT_FALSE(has_ended(seen[0]));
+  ::kill(seen[0], SIGKILL);
+}
+
 TEST(FunctionLaunch, WorkersHaveTheSignalsOfTheProgram) {
   sigset_t blocked, before;
   ::sigemptyset(&blocked);

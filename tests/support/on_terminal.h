@@ -79,6 +79,9 @@ class OnTerminal {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 
+  /// The process group that has the terminal.
+  pid_t foreground() const { return ::tcgetpgrp(terminal_); }
+
   /// Everything that was written until now.
   const std::string& read() {
     char buffer[4096];

@@ -90,7 +90,14 @@ void set_environment(const WorkerPlan& worker, const std::vector<std::string>& r
   for (const auto& [name, value] : worker.variables) ::setenv(name.c_str(), value.c_str(), 1);
 }
 
+// exit() in a function would go on to destroy the program's static objects, and wait for threads that this copy does not have.
+void end_without_destroying(int code, void*) {
+  flush_streams();
+  ::_exit(code);
+}
+
 [[noreturn]] void run_body(const std::function<void(int)>& body, int rank, size_t worker, SharedReport& report) {
+  ::on_exit(end_without_destroying, nullptr);
   int code = EXIT_FAILURE;
   try {
     body(rank);

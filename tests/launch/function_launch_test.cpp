@@ -460,5 +460,20 @@ TEST(FunctionLaunch, WorkersHaveOnlyTheirOwnStreams) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(found[rank], 0);
 }
 
+/// Must not be destroyed in a copy of the process that made it.
+struct OfOneProcess {
+  pid_t owner = ::getpid();
+  ~OfOneProcess() {
+    if (::getpid() != owner) ::_exit(99);
+  }
+};
+OfOneProcess of_this_process;
+
+TEST(FunctionLaunch, ExitEndsAWorkerWithoutDestroyingWhatIsStatic) {
+  const auto failure = run_functions(functions(2), [](int) { std::exit(3); });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->exit_code, 3);
+}
+
 }  // namespace
 }  // namespace accelerate::testing

@@ -1,9 +1,14 @@
 #include "launch/descriptor_limit.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <accelerate/core/error.h>
 
 namespace accelerate {
 namespace {
@@ -20,18 +25,24 @@ DescriptorLimit::DescriptorLimit(size_t needed) {
   raised_.rlim_cur = std::max(before_.rlim_cur, std::min(wanted, before_.rlim_max));
 }
 
-RoomForDescriptors::RoomForDescriptors(const DescriptorLimit& limit) : limit_(limit) {
+RoomForDescriptors::RoomForDescriptors(const DescriptorLimit& limit, size_t count) : limit_(limit) {
   limit.raise();
-  while (left_free_.size() < kLeftFree) {
+  while (left_free_.size() < kLeftFree + count) {
     const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (lowest < 0) return;
+    if (lowest < 0) {
+      const int problem = errno;
+      let_go(0);
+      throw WorkerError(fmt::format("The output of all ranks cannot be read: {}. Raise the limit on open files (ulimit -n).",
+                                    ::strerrordesc_np(problem)));
+    }
     left_free_.push_back(lowest);
   }
+  let_go(kLeftFree);
 }
 
-RoomForDescriptors::~RoomForDescriptors() {
-  for (const int descriptor : left_free_) ::close(descriptor);
-  limit_.restore();
+void RoomForDescriptors::let_go(size_t kept) {
+  for (; left_free_.size() > kept; left_free_.pop_back()) ::close(left_free_.back());
+  if (kept == 0) limit_.restore();
 }
 
 }  // namespace accelerate

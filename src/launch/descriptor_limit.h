@@ -31,12 +31,15 @@ class DescriptorLimit {
 /// to do with the old limit, such as a worker that has not become its program yet.
 class RoomForDescriptors {
  public:
-  explicit RoomForDescriptors(const DescriptorLimit& limit);
-  ~RoomForDescriptors();
+  /// Throws WorkerError when there is no room for `count` descriptors.
+  RoomForDescriptors(const DescriptorLimit& limit, size_t count);
+  ~RoomForDescriptors() { let_go(0); }
   RoomForDescriptors(const RoomForDescriptors&) = delete;
   RoomForDescriptors& operator=(const RoomForDescriptors&) = delete;
 
  private:
+  void let_go(size_t kept);
+
   const DescriptorLimit& limit_;
   std::vector<int> left_free_ = {};
 };

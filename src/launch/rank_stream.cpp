@@ -73,8 +73,7 @@ bool RankStream::make_terminal() {
 void RankStream::make_pipe() {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw WorkerError(fmt::format("No pipe can be made for the output of a rank: {}.{}", ::strerrordesc_np(errno),
-                                  errno == EMFILE ? " Raise the limit on open files (ulimit -n)." : ""));
+    throw WorkerError(fmt::format("No pipe can be made for the output of a rank: {}.", ::strerrordesc_np(errno)));
   }
   reading_end_ = ends[0];
   writing_end_ = ends[1];

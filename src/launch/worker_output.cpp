@@ -63,8 +63,9 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan)
 }
 
 WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
-  const RoomForDescriptors room(limit_);
+  limit_.restore();  // for a worker that inherits our streams
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
+  const RoomForDescriptors room(limit_, kDescriptorsOfARank);
   Rank& place = ranks_.at(static_cast<size_t>(local_rank));
   for (auto& stream : place.streams) stream->end();
   tell_problems();

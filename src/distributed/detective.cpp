@@ -293,19 +293,17 @@ void Detective::look_at_own_call() try {
   if (call == nullptr || warned_.number != 0) return;
   const std::chrono::nanoseconds waited(entry.read - call->began);
   const bool long_ago = waited > parts_.threshold || (waited > kTick && someone_died());
-  if (long_ago && !another_speaks()) warn(*call);
+  if (long_ago && speaks_for_machine(*call)) warn(*call);
 } catch (const std::exception&) {
   // Who only watches must not end the program.
 }
 
-/// The first of the ranks of a machine that wait for so long speaks for all of them.
-bool Detective::another_speaks() const {
-  for (const auto& [rank, report] : machine_->reports()) {
-    if (rank >= parts_.rank) break;
-    const Call* call = report.presence == Presence::running && !is_out(report) ? waiting_call(*report.entry) : nullptr;
-    if (call != nullptr && std::chrono::nanoseconds(report.entry->read - call->began) > parts_.threshold) return true;
-  }
-  return false;
+/// Whoever has waited for so long first.
+bool Detective::speaks_for_machine(const Call& call) const {
+  auto& warned = machine_->first_page().warned;
+  int64_t before = warned;
+  while (before < call.number && !warned.compare_exchange_weak(before, call.number)) continue;
+  return before < call.number;
 }
 
 void Detective::warn(const Call& call) {

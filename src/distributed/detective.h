@@ -66,7 +66,7 @@ class Detective {
   bool someone_died() const;
   void watch();
   void look_at_own_call();
-  bool another_speaks() const;
+  bool speaks_for_machine(const Call& call) const;
   void warn(const Call& call);
 
   const DetectiveParts parts_;

@@ -107,7 +107,9 @@ struct LogbookPage {
   std::atomic<int64_t> calls = 0;
   std::array<SharedSlot<Call>, kCalls> ring = {};
   SharedSlot<Activity> activity = {};
-  /// In the page of a machine's first rank: who tells the story for all, as its index + 1.
+  /// In the page of a machine's first rank: the newest call that one of its ranks has warned about.
+  std::atomic<int64_t> warned = 0;
+  /// There too: who tells the story for all, as its index + 1.
   std::atomic<int32_t> teller = 0;
   std::atomic<bool> told = false;
   std::array<char, kStory + 1> story = {};

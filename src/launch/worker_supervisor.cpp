@@ -314,7 +314,7 @@ void WorkerSupervisor::finish_output() {
     wait_for_events();
     if (deadline_ && output_.pending() < pending) deadline_ = Clock::now() + plan_.grace_period;
     while (const auto signal = signals_.take()) {
-      if (signal->number == SIGCHLD) continue;
+      if (signal->number == SIGCHLD || signal->number == SIGUSR1 || signal->number == SIGUSR2) continue;
       if (signal->number == SIGTSTP || signal->number == SIGWINCH) {
         answer(*signal);
         continue;

@@ -213,17 +213,18 @@ std::vector<RankReport> Detective::investigate(const std::string& reason) const 
   return reports;
 }
 
-/// Who watches over the processes blames the one that ends first, so the culprits go first. One that fails and goes on is not
-/// waited for long.
+/// Who watches over the processes blames the one that ends first, so those that failed go first: the dead have ended already.
+/// One that fails and goes on is not waited for long.
 void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   const auto died = [](const RankReport& report) { return report.presence == Presence::gone; };
-  const bool deaths = std::any_of(reports.begin(), reports.end(), died);
-  const auto deadline = std::chrono::steady_clock::now() + (deaths ? kCause : kCause / 4);
+  if (std::any_of(reports.begin(), reports.end(), died)) return;
+  const auto deadline = std::chrono::steady_clock::now() + kCause / 4;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const bool failed = reports[rank].entry && reports[rank].entry->ending == Ending::failed;
-    if (!machine_->has(rank) || !(deaths ? died(reports[rank]) : failed)) continue;
-    while (presence_of(parts_.cards[rank]) != Presence::gone && std::chrono::steady_clock::now() < deadline)
+    if (!failed || !machine_->has(rank)) continue;
+    while (presence_of(parts_.cards[rank]) != Presence::gone && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(1ms);
+    }
   }
 }
 

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace accelerate {
+
+/// The positions of samples in a dataset.
+using Indices = std::vector<int64_t>;
+
+/// Gives the next one each time it is called, and nothing at the end.
+template <class T>
+using Source = std::function<std::optional<T>()>;
+
+/// Which samples a pass over a dataset visits, in which order. Derive from it for an order of your own:
+///
+///   struct Backwards : accelerate::Sampler {
+///     accelerate::Source<int64_t> indices() override {
+///       return [i = length]() mutable -> std::optional<int64_t> { return i > 0 ? std::optional(--i) : std::nullopt; };
+///     }
+///     std::optional<int64_t> size() const override { return length; }
+///     int64_t length;
+///   };
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  /// Begins a pass. Several may be under way at once.
+  virtual Source<int64_t> indices() = 0;
+  /// How many indices a pass has; nothing when that is not known.
+  virtual std::optional<int64_t> size() const { return std::nullopt; }
+  /// Told before a pass which one it is, counted from 0.
+  virtual void set_epoch(int64_t) {}
+  /// The generator that decides the order, where there is one: processes are given that of the main process.
+  virtual std::optional<at::Generator> generator() const { return std::nullopt; }
+};
+
+/// The same, by batches.
+class BatchSampler {
+ public:
+  virtual ~BatchSampler() = default;
+  virtual Source<Indices> batches() = 0;
+  /// How many batches a pass has; nothing when that is not known.
+  virtual std::optional<int64_t> size() const { return std::nullopt; }
+  /// The length of all batches but the last; nothing when they vary.
+  virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
+  /// A last batch that is too short is left out.
+  virtual bool drop_last() const { return false; }
+  virtual void set_epoch(int64_t) {}
+  virtual std::optional<at::Generator> generator() const { return std::nullopt; }
+};
+
+/// From the first to the last.
+class SequentialSampler : public Sampler {
+ public:
+  explicit SequentialSampler(int64_t length) : length_(length) {}
+  Source<int64_t> indices() override;
+  std::optional<int64_t> size() const override { return length_; }
+
+ private:
+  int64_t length_;
+};
+
+}  // namespace accelerate

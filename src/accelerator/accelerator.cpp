@@ -1,68 +1,183 @@
-#include <ATen/ops/full.h>
+#include <ATen/ops/div.h>
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/error.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "distributed/communicator.h"
 
 namespace accelerate {
-namespace {
 
-Precision resolve_precision(const AcceleratorOptions& options) {
-  if (options.mixed_precision) return *options.mixed_precision;
-  const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
-  return text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
-}
-
-int resolve_accumulation_steps(const AcceleratorOptions& options) {
+/// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
+ProcessState Accelerator::join(AcceleratorOptions& options) {
+  if (!options.mixed_precision) {
+    const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
+    options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
+  }
   const auto text = process_environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
   const auto steps = integer_from(process_environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
   if (text && steps.value_or(0) < 1)
     throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
-  if (steps) return *steps;
-  if (options.gradient_accumulation_steps < 1) {
-    throw UsageError("gradient_accumulation_steps=" + std::to_string(options.gradient_accumulation_steps) +
-                     ": expected at least 1.");
-  }
-  return options.gradient_accumulation_steps;
+  if (steps) options.gradient_accumulation_steps = *steps;
+  GradientState(options.gradient_accumulation_steps);
+  return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
 }
-
-}  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : mixed_precision_(resolve_precision(options)),
-      gradient_accumulation_steps_(resolve_accumulation_steps(options)),
-      device_placement_(options.device_placement),
-      state_({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout}) {}
+    : ProcessControl(join(options)),
+      options_(std::move(options)),
+      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {
+  if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf) scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
+  warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));
+}
+
+Accelerator::~Accelerator() = default;
 
 std::string to_string(const Accelerator& accelerator) {
-  return to_string(accelerator.state_) + "\nMixed precision type: " + to_string(accelerator.mixed_precision_) + "\n";
+  return to_string(accelerator.state()) + "\nMixed precision type: " + to_string(accelerator.mixed_precision()) + "\n";
 }
 
-bool Accelerator::check_trigger(std::source_location where) {
-  const auto flag = at::full({1}, triggered_ ? 1 : 0, at::TensorOptions().dtype(at::kInt));
-  triggered_ = false;
-  return accelerate::reduce(state_, flag, Reduction::sum, where).item<int>() > 0;
+// --- Preparing -----------------------------------------------------------------------------------------------------------
+
+void Accelerator::check_placements(const PrepareOptions& options, size_t objects) {
+  if (options.device_placement.empty() || options.device_placement.size() == objects) return;
+  throw UsageError("prepare was given " + std::to_string(objects) + " objects and " +
+                   std::to_string(options.device_placement.size()) + " values of device_placement: expected one for each object.");
 }
 
-void Accelerator::check_index(int index, const char* call) {
-  if (index < 0)
-    throw UsageError(std::string(call) + " was given the process " + std::to_string(index) + ": processes count from 0.");
+std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch::nn::Module> module,
+                                                           const PrepareModelOptions& options, std::source_location where) {
+  for (const auto& model : models_) {
+    if (model->module() == module && model->evaluation_mode() == options.evaluation_mode) return model;
+  }
+  const detail::ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
+                                 .evaluation_mode = options.evaluation_mode,
+                                 .ddp = options_.ddp,
+                                 .autocast = autocast_dtype(mixed_precision(), device().type())};
+  auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
+  keep_model(model);
+  return model;
 }
 
-void Accelerator::check_can_prepare_model() const {
-  if (mixed_precision_ == Precision::no) return;
-  throw UsageError(std::string("mixed_precision is ") + to_string(mixed_precision_) +
-                   ", and this version does not run prepared models in it yet. Set it to no.");
+void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
+  // One entry for a module: its checkpoint would be written twice otherwise.
+  std::erase_if(models_, [&](const auto& other) { return other->module() == model->module(); });
+  models_.push_back(model);
 }
 
-void Accelerator::print_line(std::string text) { write_line(1, text); }
-
-ProgressOptions Accelerator::shown(ProgressOptions options) const {
-  options.disable = options.disable || !is_local_main_process();
-  return options;
+AcceleratedOptimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options) {
+  return keep_optimizer(
+      AcceleratedOptimizer(optimizer, gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
 }
 
-Logger Accelerator::get_logger(std::string name, std::optional<LogLevel> level) const {
-  return Logger(std::move(name), level ? *level : log_level_from(process_environment),
-                {process_index(), num_processes(), [state = state_] { state.wait_for_everyone(); }});
+AcceleratedOptimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                                    const PlacementOptions& options) {
+  if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
+  return keep_optimizer(
+      AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
+}
+
+AcceleratedOptimizer Accelerator::prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions&) {
+  return keep_optimizer(std::move(optimizer));
+}
+
+AcceleratedOptimizer Accelerator::keep_optimizer(AcceleratedOptimizer optimizer) {
+  std::unordered_set<const void*> prepared;
+  for (const auto& model : models_) {
+    for (const auto& parameter : model->parameters()) prepared.insert(parameter.unsafeGetTensorImpl());
+  }
+  const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
+  const auto& groups = optimizer.param_groups();
+  if (std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
+        return std::any_of(group.params().begin(), group.params().end(), belongs);
+      })) {
+    throw UsageError("prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
+                     "differ between processes. Prepare the model before it, or with it in one call.");
+  }
+  std::erase(optimizers_, optimizer);
+  optimizers_.push_back(optimizer);
+  return optimizer;
+}
+
+AcceleratedScheduler Accelerator::prepare_scheduler(AcceleratedScheduler::Inner scheduler) {
+  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
+                                  [&](const auto& optimizer) { return &optimizer.optimizer() == &scheduler.optimizer(); });
+  if (found == optimizers_.end()) {
+    throw UsageError("prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it "
+                     "in one call.");
+  }
+  return prepare_scheduler(AcceleratedScheduler(std::move(scheduler), gradients_,
+                                                {.num_processes = num_processes(),
+                                                 .split_batches = options_.dataloader.split_batches,
+                                                 .step_with_optimizer = options_.step_scheduler_with_optimizer},
+                                                [optimizer = *found] { return optimizer.step_was_skipped(); }));
+}
+
+AcceleratedScheduler Accelerator::prepare_scheduler(AcceleratedScheduler scheduler) {
+  std::erase(schedulers_, scheduler);
+  schedulers_.push_back(scheduler);
+  return scheduler;
+}
+
+void Accelerator::free_memory() {
+  schedulers_.clear();
+  optimizers_.clear();
+  loaders_.clear();
+  models_.clear();
+  detail::release_device_caches();
+}
+
+// --- Taking a step -------------------------------------------------------------------------------------------------------
+
+AccumulateScope Accelerator::accumulate(std::initializer_list<std::shared_ptr<detail::ModelCore>> models) {
+  std::vector<NoSyncScope> kept_here;
+  if (!gradients_->count_batch() && !gradients_->options().sync_each_batch) {
+    for (const auto& model : models) kept_here.push_back(model->no_sync());
+  }
+  return AccumulateScope(std::move(kept_here));
+}
+
+void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {
+  if (!loss.defined()) throw UsageError("backward was given an undefined tensor.");
+  auto scaled = gradients_->num_steps() == 1 ? loss : loss / gradients_->num_steps();
+  if (scaler_) scaled = scaler_->scale(scaled);
+  const auto keep = options.retain_graph || options.create_graph;
+  const auto run = [&] { scaled.backward({}, keep, options.create_graph); };
+  if (use_distributed() && !models_.empty()) {
+    state().communicator()->during("backward", where, run);
+  } else {
+    run();
+  }
+}
+
+at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
+                                        const ClipGradNormOptions& options) {
+  unscale_gradients();
+  return accelerate::clip_grad_norm_(parameters, max_norm, options);
+}
+
+void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  unscale_gradients();
+  accelerate::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::unscale_gradients() {
+  for (const auto& optimizer : optimizers_) unscale_gradients(optimizer);
+}
+
+void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
+  if (scaler_) scaler_->unscale_(optimizer.optimizer());
+}
+
+bool Accelerator::optimizer_step_was_skipped() const {
+  return std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& optimizer) { return optimizer.step_was_skipped(); });
+}
+
+AutocastScope Accelerator::autocast(const AutocastOptions& options) const {
+  return AutocastScope(mixed_precision(), device().type(), options);
 }
 
 }  // namespace accelerate

@@ -353,4 +353,38 @@ TEST(Examples, DeferringLeavesADatasetAndWeights) {
   }
 }
 
+TEST(Examples, TheQuicktourCountsEverySampleOnce) {
+  for (int n = 1; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_EXAMPLES "/quicktour"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_EQ(count(result.output, "seen 509"), 3) << result.output;
+    EXPECT_EQ(count(result.output, "\n"), 3) << result.output;
+    EXPECT_NE(result.output.find("epoch 2 seen 509 accuracy 0.9"), std::string::npos) << "it has learnt\n" << result.output;
+  }
+}
+
+TEST(Examples, EvaluationGathersRaggedPredictionsAndObjects) {
+  for (int n = 1; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_EXAMPLES "/evaluation"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_EQ(result.output, "rows 103 different 103 names 103\n");
+  }
+}
+
+TEST(Examples, TrainingStopsEarlyOnEveryProcess) {
+  for (int n = 1; n <= 4; ++n) {
+    const auto result = launch(n, {ACCELERATE_EXAMPLES "/training"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_EQ(count(result.output, "updates "), 1) << result.output;
+  }
+}
+
+TEST(Examples, TheLauncherTrainsAndReportsAWorkersException) {
+  const auto result = run_program({ACCELERATE_EXAMPLES "/launcher"}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(count(result.output, "trained on 2 processes, bf16\n"), 1) << result.output << result.errors;
+  EXPECT_NE(result.output.find("a worker failed: "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("boom in a worker"), std::string::npos) << result.output;
+}
+
 }  // namespace

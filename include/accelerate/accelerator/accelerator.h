@@ -1,162 +1,95 @@
 #pragma once
 
+#include <accelerate/accelerator/accumulate_scope.h>
 #include <accelerate/accelerator/options.h>
-#include <accelerate/core/format.h>
-#include <accelerate/core/logging.h>
-#include <accelerate/core/progress.h>
-#include <accelerate/distributed/collectives.h>
-#include <accelerate/distributed/random.h>
-#include <accelerate/parallel/model.h>
-
-#include <functional>
-#include <optional>
-#include <type_traits>
+#include <accelerate/accelerator/preparable.h>
+#include <accelerate/accelerator/process_control.h>
+#include <accelerate/data/gather_for_metrics.h>
+#include <accelerate/training/autocast.h>
+#include <accelerate/training/clip.h>
 
 namespace accelerate {
-namespace detail {
 
-/// What TORCH_MODULE makes: a holder that gives its module away as a shared pointer.
-template <class H>
-concept ModuleHolder = requires(const H& holder) {
-  { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
+/// What `backward` passes on to autograd.
+struct BackwardOptions {
+  bool retain_graph = false;
+  bool create_graph = false;
 };
-
-}  // namespace detail
 
 /// The class users meet first. It joins the others and decides nothing itself.
 ///
 ///   accelerate::Accelerator accelerator;
-///   auto model = accelerator.prepare(net);
-///   accelerator.print("{} processes", accelerator.num_processes());
-class Accelerator {
+///   auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data);
+///   for (auto& [inputs, targets] : loader) {
+///     optimizer.zero_grad();
+///     accelerator.backward(torch::mse_loss(model(inputs), targets));
+///     optimizer.step();
+///   }
+class Accelerator : public ProcessControl {
  public:
   /// Reads the environment and joins the processes that were launched with this one. See ProcessState for the errors.
   explicit Accelerator(AcceleratorOptions options = {});
-  Accelerator(const Accelerator&) = delete;
-  Accelerator& operator=(const Accelerator&) = delete;
+  ~Accelerator();
 
-  // --- Who am I --------------------------------------------------------------------------------------------------------
-  const ProcessState& state() const { return state_; }
-  int num_processes() const { return state_.num_processes(); }
-  int process_index() const { return state_.process_index(); }
-  int local_process_index() const { return state_.local_process_index(); }
-  c10::Device device() const { return state_.device(); }
-  DistributedType distributed_type() const { return state_.distributed_type(); }
-  bool is_main_process() const { return state_.is_main_process(); }
-  bool is_local_main_process() const { return state_.is_local_main_process(); }
-  bool is_last_process() const { return state_.is_last_process(); }
-  bool use_distributed() const { return state_.use_distributed(); }
-  Precision mixed_precision() const { return mixed_precision_; }
-  int gradient_accumulation_steps() const { return gradient_accumulation_steps_; }
+  Precision mixed_precision() const;
+  const AcceleratorOptions& options() const;
   /// As Python prints its state.
   friend std::string to_string(const Accelerator& accelerator);
 
-  // --- Exchanging: see collectives.h -------------------------------------------------------------------------------------
-  template <Nested T>
-  T gather(T data, std::source_location where = std::source_location::current()) const {
-    return accelerate::gather(state_, std::move(data), where);
+  // --- Preparing ---------------------------------------------------------------------------------------------------------
+  /// Everything that takes part in training, made fit for this process, in the order given: a tuple, or the object itself
+  /// when there is one. Preparing what was prepared gives the same again. UsageError for an optimizer none of whose parameters
+  /// is in a prepared model, and for a scheduler whose optimizer was not prepared.
+  template <Preparable... Objects>
+  auto prepare(Objects&&... objects) {
+    return prepare(PrepareOptions{}, std::forward<Objects>(objects)...);
   }
-  template <Nested T>
-  T reduce(T data, Reduction reduction = Reduction::sum, std::source_location where = std::source_location::current()) const {
-    return accelerate::reduce(state_, std::move(data), reduction, where);
-  }
-  template <Nested T>
-  T broadcast(T data, int from_process = 0, std::source_location where = std::source_location::current()) const {
-    return accelerate::broadcast(state_, std::move(data), from_process, where);
-  }
-  template <Nested T>
-  T pad_across_processes(T data, const PadOptions& options = {},
-                         std::source_location where = std::source_location::current()) const {
-    return accelerate::pad_across_processes(state_, std::move(data), options, where);
-  }
-  template <class T>
-  auto gather_object(const T& objects, std::source_location where = std::source_location::current()) const {
-    return accelerate::gather_object(state_, objects, where);
-  }
-  template <class T>
-  void broadcast_object_list(T& objects, int from_process = 0,
-                             std::source_location where = std::source_location::current()) const {
-    accelerate::broadcast_object_list(state_, objects, from_process, where);
-  }
-  template <class T>
-  T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
-    return accelerate::split_between_processes(state_, inputs, options);
-  }
-
-  // --- Running code on one process -------------------------------------------------------------------------------------
-  /// A function that runs on the main process only. Where `function` returns a value the wrapper returns an optional,
-  /// empty on the other processes. A single process runs them all, as in Python.
-  template <class F>
-  auto on_main_process(F function) const {
-    return on(is_main_process(), std::move(function));
-  }
-  template <class F>
-  auto on_local_main_process(F function) const {
-    return on(is_local_main_process(), std::move(function));
-  }
-  template <class F>
-  auto on_last_process(F function) const {
-    return on(is_last_process(), std::move(function));
-  }
-  template <class F>
-  auto on_process(int process_index, F function) const {
-    check_index(process_index, "on_process");
-    return on(process_index == state_.process_index() || !use_distributed(), std::move(function));
-  }
-  template <class F>
-  auto on_local_process(int local_process_index, F function) const {
-    check_index(local_process_index, "on_local_process");
-    return on(local_process_index == state_.local_process_index() || !use_distributed(), std::move(function));
+  template <Preparable... Objects>
+  auto prepare(const PrepareOptions& options, Objects&&... objects) {
+    check_placements(options, sizeof...(Objects));
+    std::tuple<std::optional<decltype(prepare_one(std::forward<Objects>(objects), {}))>...> made;
+    const auto placement = [&](size_t i) {
+      return options.device_placement.empty() ? std::optional<bool>() : std::optional<bool>(options.device_placement[i]);
+    };
+    // What another needs comes first: optimizers look for their models, schedulers for their optimizers.
+    for (int phase = 0; phase < 3; ++phase) {
+      [&]<size_t... I>(std::index_sequence<I...>) {
+        ((phase_of<Objects>() == phase ? void(std::get<I>(made).emplace(prepare_one(std::forward<Objects>(objects), placement(I))))
+                                       : void()),
+         ...);
+      }
+      (std::index_sequence_for<Objects...>());
+    }
+    if constexpr (sizeof...(Objects) == 1) {
+      return std::move(*std::get<0>(made));
+    } else {
+      return std::apply([](auto&... each) { return std::tuple<typename std::remove_cvref_t<decltype(each)>::value_type...>(std::move(*each)...); }, made);
+    }
   }
 
-  // --- Waiting -----------------------------------------------------------------------------------------------------------
-  void wait_for_everyone(std::source_location where = std::source_location::current()) const { state_.wait_for_everyone(where); }
-  FirstScope main_process_first(std::source_location where = std::source_location::current()) const {
-    return state_.main_process_first(where);
+  /// A module on its device, with the main process's weights, whose gradients are the mean over all processes.
+  template <detail::PreparesModel T>
+  auto prepare_model(const T& model, const PrepareModelOptions& options = {},
+                     std::source_location where = std::source_location::current()) {
+    if constexpr (detail::is_prepared_model<T>::value) {
+      return (keep_model(model.core()), model);
+    } else if constexpr (detail::ModuleHolder<T>) {
+      return prepare_model(holder_content(model), options, where);
+    } else {
+      return Model<typename T::element_type>(model, model_core(model, options, where));
+    }
   }
-  FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const {
-    return state_.local_main_process_first(where);
+  AcceleratedOptimizer prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options = {});
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const PlacementOptions& options = {});
+  AcceleratedOptimizer prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions& options = {});
+  template <class Batch>
+  DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {},
+                                        std::source_location where = std::source_location::current()) {
+    return DataLoader<Batch>(prepared_loader(loader.core(), options, where));
   }
-  /// Raises a flag that every process sees at its next check_trigger.
-  void set_trigger() { triggered_ = true; }
-  /// True when any process has raised the flag since the last time it was seen; lowers it everywhere. All processes call it.
-  bool check_trigger(std::source_location where = std::source_location::current());
+  AcceleratedScheduler prepare_scheduler(AcceleratedScheduler::Inner scheduler);
+  AcceleratedScheduler prepare_scheduler(AcceleratedScheduler scheduler);
 
-  // --- Telling -----------------------------------------------------------------------------------------------------------
-  /// Prints a line on the first process of each machine: `print("epoch {} loss {:.3f}", epoch, loss)`.
-  template <Formattable... Arguments>
-  void print(std::string_view pattern, const Arguments&... arguments) const {
-    if (is_local_main_process())
-      print_line(format_arguments(pattern, std::array<FormatArgument, sizeof...(Arguments)>{FormatArgument(arguments)...}));
-  }
-  /// A loop with a progress bar, shown on the first process of each machine.
-  [[nodiscard]] ProgressRange<CountRange> progress(int64_t count, ProgressOptions options = {}) const {
-    return {CountRange{count}, shown(std::move(options))};
-  }
-  template <Iterable Range>
-  [[nodiscard]] ProgressRange<Range> progress(Range&& range, ProgressOptions options = {}) const {
-    return {std::forward<Range>(range), shown(std::move(options))};
-  }
-  /// A logger that knows this group, so that `in_order` works.
-  Logger get_logger(std::string name, std::optional<LogLevel> level = {}) const;
-
-  // --- Random numbers ------------------------------------------------------------------------------------------------------
-  void synchronize_rng_states(const std::vector<RngType>& types, std::optional<at::Generator> generator = {},
-                              std::source_location where = std::source_location::current()) const {
-    accelerate::synchronize_rng_states(state_, types, std::move(generator), where);
-  }
-
-  // --- Models ------------------------------------------------------------------------------------------------------------
-  /// A module on its device, with the main process's weights on every process. The module must outlive what is returned.
-  template <detail::ModuleHolder Holder>
-  auto prepare(const Holder& holder, std::source_location where = std::source_location::current()) const {
-    return prepare(holder.ptr(), where);
-  }
-  template <ModuleType M>
-  Model<M> prepare(std::shared_ptr<M> module, std::source_location where = std::source_location::current()) const {
-    check_can_prepare_model();
-    return Model<M>(std::move(module), state_, device_placement_, where);
-  }
   /// The module that was prepared.
   template <ModuleType M>
   std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
@@ -166,32 +99,96 @@ class Accelerator {
   auto unwrap_model(const Holder& holder) const {
     return holder.ptr();
   }
+  /// Forgets everything that was prepared, and lets the device's caches go. Python's `clear` is the same.
+  void free_memory();
+
+  // --- Taking a step -----------------------------------------------------------------------------------------------------
+  /// Gradients of the loss, divided by gradient_accumulation_steps and scaled where fp16 asks for it; the mean over all processes
+  /// where they are exchanged. A DistributedError names the process that is missing.
+  void backward(const at::Tensor& loss, const BackwardOptions& options = {},
+                std::source_location where = std::source_location::current());
+  /// A scope for one batch: whether its gradients are exchanged and applied is decided here, see sync_gradients.
+  template <ModuleType... M>
+  [[nodiscard]] AccumulateScope accumulate(const Model<M>&... models) {
+    return accumulate({models.core()...});
+  }
+  /// True while gradients are exchanged and optimizers step.
+  bool sync_gradients() const;
+  void set_sync_gradients(bool on);
+  int gradient_accumulation_steps() const;
+  void set_gradient_accumulation_steps(int steps);
+  /// Backward passes of what is called in this scope keep their gradients to themselves.
+  template <ModuleType M>
+  [[nodiscard]] NoSyncScope no_sync(const Model<M>& model) const {
+    return model.no_sync();
+  }
+  /// The next backward exchanges gradients although the forward passes before it were made under no_sync.
+  template <ModuleType M>
+  void trigger_sync_in_backward(const Model<M>& model) const {
+    model.trigger_sync_in_backward();
+  }
+  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first.
+  at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
+  void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
+  /// Divides gradients by the factor of the loss, of all optimizers or of one. Nothing unless losses are scaled.
+  void unscale_gradients();
+  void unscale_gradients(const AcceleratedOptimizer& optimizer);
+  /// True when a prepared optimizer left its last step out, because gradients were not finite.
+  bool optimizer_step_was_skipped() const;
+  /// A scope whose operators calculate in the accelerator's precision: for losses and other code outside of a prepared model.
+  [[nodiscard]] AutocastScope autocast(const AutocastOptions& options = {}) const;
+  /// The scaler of fp16, or null.
+  const std::shared_ptr<GradScaler>& grad_scaler() const;
+  const GradientState& gradient_state() const;
+
+  // --- Metrics -----------------------------------------------------------------------------------------------------------
+  /// See the function of the same name: what all processes have, each sample counted once. Several values give a tuple.
+  template <class T>
+  T gather_for_metrics(T data, const GatherForMetricsOptions& options = {},
+                       std::source_location where = std::source_location::current()) const {
+    return accelerate::gather_for_metrics(state(), gradient_state(), std::move(data), options, where);
+  }
+  template <class First, class Second, class... Rest>
+  requires(!std::same_as<Second, GatherForMetricsOptions>) auto gather_for_metrics(const First& first, const Second& second,
+                                                                                    const Rest&... rest) const {
+    return std::tuple<First, Second, Rest...>(gather_for_metrics(first), gather_for_metrics(second), gather_for_metrics(rest)...);
+  }
 
  private:
-  /// Calls `function` when `here`, and says whether it did by an optional where there is a result.
-  template <class F>
-  static auto on(bool here, F function) {
-    return [here, function = std::move(function)]<class... Arguments>(Arguments&&... arguments) mutable {
-      using Result = std::invoke_result_t<F&, Arguments...>;
-      if constexpr (std::is_void_v<Result>) {
-        if (here) std::invoke(function, std::forward<Arguments>(arguments)...);
-      } else {
-        using Kept = std::remove_cvref_t<Result>;
-        return here ? std::optional<Kept>(std::invoke(function, std::forward<Arguments>(arguments)...)) : std::optional<Kept>();
-      }
-    };
+  template <class T>
+  static constexpr int phase_of() {
+    using Object = std::remove_cvref_t<T>;
+    return detail::PreparesScheduler<Object> ? 2 : detail::PreparesOptimizer<Object> ? 1 : 0;
   }
-  static void check_index(int index, const char* call);
-  void check_can_prepare_model() const;
-  static void print_line(std::string text);
-  ProgressOptions shown(ProgressOptions options) const;
+  template <class T>
+  auto prepare_one(T&& object, std::optional<bool> placement) {
+    using Object = std::remove_cvref_t<T>;
+    if constexpr (detail::PreparesModel<Object>) {
+      return prepare_model(object, {.device_placement = placement}, {});
+    } else if constexpr (detail::PreparesLoader<Object>) {
+      return prepare_data_loader(object, {.device_placement = placement}, {});
+    } else if constexpr (detail::PreparesOptimizer<Object>) {
+      return prepare_optimizer(object, {.device_placement = placement});
+    } else {
+      return prepare_scheduler(object);
+    }
+  }
+  static ProcessState join(AcceleratorOptions& options);
+  static void check_placements(const PrepareOptions& options, size_t objects);
+  std::shared_ptr<detail::ModelCore> model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
+                                                std::source_location where);
+  void keep_model(const std::shared_ptr<detail::ModelCore>& model);
+  AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
+  AccumulateScope accumulate(std::initializer_list<std::shared_ptr<detail::ModelCore>> models);
 
-  // What can be wrong here is found out before the others are joined.
-  Precision mixed_precision_;
-  int gradient_accumulation_steps_;
-  bool device_placement_;
-  ProcessState state_;
-  bool triggered_ = false;
+  AcceleratorOptions options_;
+  std::shared_ptr<GradientState> gradients_;
+  std::shared_ptr<GradScaler> scaler_;
+  // What was prepared, in this order: what unscale_gradients, schedulers and checkpoints go through.
+  std::vector<std::shared_ptr<detail::ModelCore>> models_;
+  std::vector<AcceleratedOptimizer> optimizers_;
+  std::vector<AcceleratedScheduler> schedulers_;
+  std::vector<std::shared_ptr<detail::LoaderCore>> loaders_;
 };
 
 }  // namespace accelerate

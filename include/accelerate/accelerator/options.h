@@ -1,6 +1,11 @@
 #pragma once
 
+#include <accelerate/data/data_loader_configuration.h>
 #include <accelerate/distributed/process_state.h>
+#include <accelerate/distributed/random.h>
+#include <accelerate/parallel/ddp_options.h>
+#include <accelerate/training/grad_scaler.h>
+#include <accelerate/training/gradient_state.h>
 #include <accelerate/training/precision.h>
 
 #include <chrono>
@@ -16,8 +21,22 @@ struct AcceleratorOptions {
   bool cpu = false;
   /// Not given: ACCELERATE_MIXED_PRECISION, else no.
   std::optional<Precision> mixed_precision = {};
+  /// On a TPU, bf16 also for float64. Without one it changes nothing, as in Python.
+  bool downcast_bf16 = false;
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in Python.
   int gradient_accumulation_steps = 1;
+  /// When an accumulation ends, and when gradients travel during one.
+  GradientAccumulationOptions gradient_accumulation = {};
+  /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every call.
+  bool step_scheduler_with_optimizer = true;
+  /// How loaders are divided among processes.
+  DataLoaderConfiguration dataloader = {};
+  /// Whose random states are made equal when a pass over a loader begins.
+  std::vector<RngType> rng_types = {RngType::generator};
+  /// How gradients are exchanged.
+  DdpOptions ddp = {};
+  /// How losses are scaled under fp16.
+  GradScalerOptions grad_scaler = {};
   /// A group that the application made; it is used and never destroyed.
   ProcessGroupHandle process_group = {};
   /// How long to wait for a peer.

@@ -37,6 +37,8 @@ class GradientState {
   void set_sync_gradients(bool on) { sync_gradients_ = on; }
   /// Counts a batch, decides sync_gradients for it, and returns that.
   bool count_batch();
+  /// Batches counted so far; the last batch of a loader sets it back.
+  int64_t step() const { return step_; }
 
   /// A loop over a loader begins; what is nested in it comes on top.
   void enter(std::shared_ptr<const LoaderPosition> loader);

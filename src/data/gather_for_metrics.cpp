@@ -1,0 +1,30 @@
+#include <accelerate/core/error.h>
+#include <accelerate/data/gather_for_metrics.h>
+
+namespace accelerate::detail {
+
+std::optional<int64_t> first_seen_rows(const GradientState& gradients) {
+  // 0: the last batch came out even. -1: nobody knows how many samples there are, so nobody knows which are repetitions.
+  if (!gradients.end_of_dataloader() || gradients.remainder() <= 0) return std::nullopt;
+  return gradients.remainder();
+}
+
+void keep_rows(const Leaves& leaves, std::optional<int64_t> rows) {
+  if (!rows) return;
+  for (auto* tensor : leaves.tensors) {
+    if (tensor->dim() > 0 && tensor->size(0) > *rows) *tensor = tensor->narrow(0, 0, *rows);
+  }
+}
+
+Value keep_items(Value list, std::optional<int64_t> rows) {
+  auto& items = list.as<Value::List>();
+  if (rows && static_cast<size_t>(*rows) < items.size()) items.resize(static_cast<size_t>(*rows));
+  return list;
+}
+
+void not_in_a_list(const std::string& what) {
+  throw UsageError("gather_for_metrics was given something that is neither tensors nor a vector (" + what +
+                   "): put objects into a std::vector, one for each sample.");
+}
+
+}  // namespace accelerate::detail

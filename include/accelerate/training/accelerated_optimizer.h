@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+class OptimizerParamGroup;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+class GradientState;
+class GradScaler;
+
+/// A prepared optimizer: steps only where gradients are complete, with the scaler where there is one, and through fused kernels
+/// where LibTorch has them (AdamW, Adam, SGD). What was prepared stays the source of truth: its options, parameter groups and
+/// state may be read, changed, saved and loaded at any time. Copies are the same optimizer.
+class AcceleratedOptimizer {
+ public:
+  /// `optimizer` must outlive this and its copies. Without `scaler` steps are never skipped. Where a weight that modules share is
+  /// listed more than once the optimizer forgets the repetitions, as Python never has them. With `device_placement` the state it
+  /// has already goes to where its parameters are.
+  AcceleratedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<GradientState> gradient_state,
+                       std::shared_ptr<GradScaler> scaler = nullptr, bool device_placement = true);
+  AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_ptr<GradientState> gradient_state,
+                       std::shared_ptr<GradScaler> scaler = nullptr, bool device_placement = true);
+
+  /// Nothing while gradients are being accumulated; else a step, or with a scaler none when gradients are not finite.
+  void step();
+  /// Likewise, after calling `closure` with gradients on; returns what it returned, or an undefined tensor where nothing was
+  /// done. UsageError with a scaler: the gradients that a closure makes could not be looked at before the step.
+  at::Tensor step(const std::function<at::Tensor()>& closure);
+  /// Nothing while gradients are being accumulated.
+  void zero_grad(bool set_to_none = true);
+  /// Whether the last step was left out because gradients were infinite or no numbers.
+  bool step_was_skipped() const;
+
+  /// What was prepared.
+  torch::optim::Optimizer& optimizer() const;
+  /// The parameter groups of what was prepared.
+  std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;
+  /// The scaler, or null.
+  const std::shared_ptr<GradScaler>& scaler() const;
+  /// True when both are of the same optimizer.
+  bool operator==(const AcceleratedOptimizer& other) const;
+
+ private:
+  struct Core;
+  std::shared_ptr<Core> core_;
+};
+
+}  // namespace accelerate

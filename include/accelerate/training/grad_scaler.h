@@ -1,0 +1,91 @@
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <accelerate/distributed/value.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerate {
+
+/// How the factor of a GradScaler moves.
+struct GradScalerOptions {
+  double init_scale = 65536;
+  /// Times this after `growth_interval` steps in a row that were taken. More than 1.
+  double growth_factor = 2;
+  /// Times this after a step that was skipped. Less than 1.
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  /// Off: losses stay as they are and every step is taken.
+  bool enabled = true;
+};
+
+/// Keeps small gradients of float16 from vanishing: multiplies losses by a factor, divides gradients by it before a step, and
+/// skips steps whose gradients are infinite or no numbers. The factor grows while that goes well. Works on any device.
+///
+///   scaler.scale(loss).backward();
+///   scaler.step(optimizer);
+///   scaler.update();
+class GradScaler {
+ public:
+  /// UsageError when a factor is out of its range.
+  explicit GradScaler(GradScalerOptions options = {});
+
+  /// The loss times the factor.
+  at::Tensor scale(const at::Tensor& loss);
+
+  /// Divides the gradients of the optimizer by the factor that the last loss was multiplied by, and notes whether all are
+  /// finite. Once before a step: UsageError otherwise, and for gradients of float16. `step` does it where it was not called.
+  void unscale_(torch::optim::Optimizer& optimizer);
+  /// Whether unscale_ was called for this optimizer and no step followed.
+  bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
+
+  /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
+  /// before an update.
+  bool step(torch::optim::Optimizer& optimizer);
+  /// Likewise, with `take_step` in the place of the optimizer's own step.
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step);
+
+  /// Moves the factor by what the steps since the last update found, or sets it. All optimizers begin anew.
+  void update(std::optional<double> new_scale = {});
+  /// Moves the factor by what the step of this optimizer found. Others keep what is known of their gradients.
+  void update_after(const torch::optim::Optimizer& optimizer);
+
+  /// The factor; 1 when not enabled. Waits for the device.
+  double get_scale() const;
+  bool is_enabled() const { return options_.enabled; }
+  /// Steps that were taken in a row since the factor moved. Waits for the device.
+  int64_t growth_tracker() const;
+
+  /// As Python's: scale, growth_factor, backoff_factor, growth_interval and _growth_tracker; empty when not enabled.
+  StateDict state_dict() const;
+  /// UsageError when an entry is missing; nothing happens when not enabled.
+  void load_state_dict(const StateDict& state);
+
+ private:
+  enum class Stage { ready, unscaled, stepped };
+  struct Progress {
+    Stage stage = Stage::ready;
+    /// One for each device that has gradients: not 0 when one of them is not finite.
+    std::vector<at::Tensor> found_inf;
+  };
+
+  void check_scaled(const char* call) const;
+  void move_scale(const std::vector<at::Tensor>& found_inf);
+
+  GradScalerOptions options_;
+  int64_t init_growth_tracker_ = 0;
+  // Made on the device of the first loss.
+  at::Tensor scale_, growth_tracker_;
+  // The factor of the last loss: with several optimizers one may step, and move the factor, before another has unscaled.
+  at::Tensor applied_scale_;
+  std::map<const torch::optim::Optimizer*, Progress> progress_;
+};
+
+}  // namespace accelerate

@@ -22,11 +22,11 @@ help: ## list these targets
 	@echo "Accelerate for C++. PRESET=$(PRESET) JOBS=$(JOBS) PREFIX=$(PREFIX) can be set on the command line."
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name does; do printf '  make %-10s %s\n' "$$name" "$$does"; done
 
-quicktour: configure ## install what is missing, build, and run a program on two CPU processes
+quicktour: configure ## install what is missing, build, and train a small model on two CPU processes
 	@echo "== build: the library, the command line and one example, $(JOBS) compilers at a time (two or three minutes when cold)"
-	@cmake --build --preset $(PRESET) -j $(JOBS) --target accelerate_cli execution
-	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution"
-	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/execution
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target accelerate_cli quicktour
+	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/quicktour"
+	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/quicktour
 
 test: build ## the same set-up, then every test, the sanitizer build of the torch-free part, and the budgets
 	@scripts/test

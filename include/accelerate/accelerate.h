@@ -18,8 +18,26 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/tensor_dict.h>
 
+#include <accelerate/training/accelerated_optimizer.h>
+#include <accelerate/training/accelerated_scheduler.h>
+#include <accelerate/training/autocast.h>
+#include <accelerate/training/clip.h>
+#include <accelerate/training/find_executable_batch_size.h>
+#include <accelerate/training/grad_scaler.h>
+#include <accelerate/training/gradient_state.h>
+#include <accelerate/training/lr_scheduler.h>
 #include <accelerate/training/precision.h>
+#include <accelerate/training/torch_schedulers.h>
+#include <accelerate/training/warmup_schedulers.h>
 
+#include <accelerate/data/data_loader.h>
+#include <accelerate/data/gather_for_metrics.h>
+#include <accelerate/data/random_sampler.h>
+#include <accelerate/data/sampler.h>
+#include <accelerate/data/tensor_dataset.h>
+#include <accelerate/data/torch_dataset.h>
+
+#include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/model.h>
 
 #include <accelerate/accelerator/accelerator.h>

@@ -1,13 +1,12 @@
 #include <ATen/ops/div.h>
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/error.h>
+#include <accelerate/training/find_executable_batch_size.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <unordered_set>
-
-#include "distributed/communicator.h"
 
 namespace accelerate {
 
@@ -51,9 +50,9 @@ void Accelerator::check_placements(const PrepareOptions& options, size_t objects
 std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch::nn::Module> module,
                                                            const PrepareModelOptions& options, std::source_location where) {
   for (const auto& model : models_) {
-    if (model->module() == module && model->evaluation_mode() == options.evaluation_mode) return model;
+    if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
   }
-  const detail::ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
+  const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
                                  .evaluation_mode = options.evaluation_mode,
                                  .ddp = options_.ddp,
                                  .autocast = autocast_dtype(mixed_precision(), device().type())};
@@ -64,7 +63,7 @@ std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch
 
 void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
   // One entry for a module: its checkpoint would be written twice otherwise.
-  std::erase_if(models_, [&](const auto& other) { return other->module() == model->module(); });
+  std::erase_if(models_, [&](const auto& other) { return &other->module() == &model->module(); });
   models_.push_back(model);
 }
 
@@ -102,21 +101,27 @@ AcceleratedOptimizer Accelerator::keep_optimizer(AcceleratedOptimizer optimizer)
   return optimizer;
 }
 
-AcceleratedScheduler Accelerator::prepare_scheduler(AcceleratedScheduler::Inner scheduler) {
-  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
-                                  [&](const auto& optimizer) { return &optimizer.optimizer() == &scheduler.optimizer(); });
-  if (found == optimizers_.end()) {
-    throw UsageError("prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it "
-                     "in one call.");
-  }
-  return prepare_scheduler(AcceleratedScheduler(std::move(scheduler), gradients_,
-                                                {.num_processes = num_processes(),
-                                                 .split_batches = options_.dataloader.split_batches,
-                                                 .step_with_optimizer = options_.step_scheduler_with_optimizer},
-                                                [optimizer = *found] { return optimizer.step_was_skipped(); }));
+std::vector<torch::optim::Optimizer*> Accelerator::prepared_optimizers() const {
+  std::vector<torch::optim::Optimizer*> prepared;
+  for (const auto& optimizer : optimizers_) prepared.push_back(&optimizer.optimizer());
+  return prepared;
 }
 
-AcceleratedScheduler Accelerator::prepare_scheduler(AcceleratedScheduler scheduler) {
+SchedulerRule Accelerator::scheduler_rule(torch::optim::Optimizer* optimizer) const {
+  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
+                                  [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
+  if (found == optimizers_.end()) {
+    throw UsageError(
+        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one call.");
+  }
+  return {.gradients = gradients_,
+          .optimizers = {{optimizer, [prepared = *found] { return prepared.step_was_skipped(); }}},
+          .num_processes = num_processes(),
+          .split_batches = options_.dataloader.split_batches,
+          .step_with_optimizer = options_.step_scheduler_with_optimizer};
+}
+
+AcceleratedScheduler Accelerator::keep_scheduler(AcceleratedScheduler scheduler) {
   std::erase(schedulers_, scheduler);
   schedulers_.push_back(scheduler);
   return scheduler;
@@ -127,17 +132,14 @@ void Accelerator::free_memory() {
   optimizers_.clear();
   loaders_.clear();
   models_.clear();
-  detail::release_device_caches();
+  detail::clear_device_cache();
 }
 
 // --- Taking a step -------------------------------------------------------------------------------------------------------
 
-AccumulateScope Accelerator::accumulate(std::initializer_list<std::shared_ptr<detail::ModelCore>> models) {
-  std::vector<NoSyncScope> kept_here;
-  if (!gradients_->count_batch() && !gradients_->options().sync_each_batch) {
-    for (const auto& model : models) kept_here.push_back(model->no_sync());
-  }
-  return AccumulateScope(std::move(kept_here));
+NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
+  const bool exchanged = gradients_->count_batch() || gradients_->options().sync_each_batch;
+  return exchanged ? NoSyncScope() : NoSyncScope(models);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {
@@ -146,11 +148,7 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   if (scaler_) scaled = scaler_->scale(scaled);
   const auto keep = options.retain_graph || options.create_graph;
   const auto run = [&] { scaled.backward({}, keep, options.create_graph); };
-  if (use_distributed() && !models_.empty()) {
-    state().communicator()->during("backward", where, run);
-  } else {
-    run();
-  }
+  detail::run_backward(state(), where, run);
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <accelerate/accelerator/accumulate_scope.h>
 #include <accelerate/accelerator/options.h>
 #include <accelerate/accelerator/preparable.h>
 #include <accelerate/accelerator/process_control.h>
@@ -31,8 +30,7 @@ class Accelerator : public ProcessControl {
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
 
-  Precision mixed_precision() const;
-  const AcceleratorOptions& options() const;
+  Precision mixed_precision() const { return *options_.mixed_precision; }
   /// As Python prints its state.
   friend std::string to_string(const Accelerator& accelerator);
 
@@ -72,9 +70,10 @@ class Accelerator : public ProcessControl {
   auto prepare_model(const T& model, const PrepareModelOptions& options = {},
                      std::source_location where = std::source_location::current()) {
     if constexpr (detail::is_prepared_model<T>::value) {
-      return (keep_model(model.core()), model);
+      keep_model(model.core());
+      return model;
     } else if constexpr (detail::ModuleHolder<T>) {
-      return prepare_model(holder_content(model), options, where);
+      return prepare_model(model.ptr(), options, where);
     } else {
       return Model<typename T::element_type>(model, model_core(model, options, where));
     }
@@ -87,8 +86,16 @@ class Accelerator : public ProcessControl {
                                         std::source_location where = std::source_location::current()) {
     return DataLoader<Batch>(prepared_loader(loader.core(), options, where));
   }
-  AcceleratedScheduler prepare_scheduler(AcceleratedScheduler::Inner scheduler);
-  AcceleratedScheduler prepare_scheduler(AcceleratedScheduler scheduler);
+  template <detail::PreparesScheduler T>
+  AcceleratedScheduler prepare_scheduler(T& scheduler) {
+    if constexpr (std::same_as<T, AcceleratedScheduler>) {
+      return keep_scheduler(scheduler);
+    } else if constexpr (std::is_void_v<typename detail::pointee<T>::type>) {
+      return keep_scheduler({scheduler, scheduler_rule(optimizer_of(scheduler, prepared_optimizers()))});
+    } else {
+      return keep_scheduler({scheduler, scheduler_rule(scheduler ? optimizer_of(*scheduler, prepared_optimizers()) : nullptr)});
+    }
+  }
 
   /// The module that was prepared.
   template <ModuleType M>
@@ -109,23 +116,23 @@ class Accelerator : public ProcessControl {
                 std::source_location where = std::source_location::current());
   /// A scope for one batch: whether its gradients are exchanged and applied is decided here, see sync_gradients.
   template <ModuleType... M>
-  [[nodiscard]] AccumulateScope accumulate(const Model<M>&... models) {
-    return accumulate({models.core()...});
+  NoSyncScope accumulate(const Model<M>&... models) {
+    return accumulate(std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
   }
   /// True while gradients are exchanged and optimizers step.
-  bool sync_gradients() const;
-  void set_sync_gradients(bool on);
-  int gradient_accumulation_steps() const;
-  void set_gradient_accumulation_steps(int steps);
+  bool sync_gradients() const { return gradients_->sync_gradients(); }
+  void set_sync_gradients(bool on) { gradients_->set_sync_gradients(on); }
+  int gradient_accumulation_steps() const { return gradients_->num_steps(); }
+  void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
   /// Backward passes of what is called in this scope keep their gradients to themselves.
   template <ModuleType M>
-  [[nodiscard]] NoSyncScope no_sync(const Model<M>& model) const {
+  NoSyncScope no_sync(const Model<M>& model) const {
     return model.no_sync();
   }
-  /// The next backward exchanges gradients although the forward passes before it were made under no_sync.
+  /// A scope in which the next backward pass exchanges gradients although its forward pass was made under no_sync.
   template <ModuleType M>
-  void trigger_sync_in_backward(const Model<M>& model) const {
-    model.trigger_sync_in_backward();
+  TriggerSyncScope trigger_sync_in_backward(const Model<M>& model) const {
+    return TriggerSyncScope(model.core());
   }
   /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
@@ -138,8 +145,8 @@ class Accelerator : public ProcessControl {
   /// A scope whose operators calculate in the accelerator's precision: for losses and other code outside of a prepared model.
   [[nodiscard]] AutocastScope autocast(const AutocastOptions& options = {}) const;
   /// The scaler of fp16, or null.
-  const std::shared_ptr<GradScaler>& grad_scaler() const;
-  const GradientState& gradient_state() const;
+  const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
+  const GradientState& gradient_state() const { return *gradients_; }
 
   // --- Metrics -----------------------------------------------------------------------------------------------------------
   /// See the function of the same name: what all processes have, each sample counted once. Several values give a tuple.
@@ -179,7 +186,10 @@ class Accelerator : public ProcessControl {
                                                 std::source_location where);
   void keep_model(const std::shared_ptr<detail::ModelCore>& model);
   AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
-  AccumulateScope accumulate(std::initializer_list<std::shared_ptr<detail::ModelCore>> models);
+  std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
+  SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
+  AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
+  NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
 
   AcceleratorOptions options_;
   std::shared_ptr<GradientState> gradients_;

@@ -4,6 +4,7 @@
 #include <accelerate/parallel/model.h>
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/accelerated_scheduler.h>
+#include <accelerate/training/lr_scheduler.h>
 
 namespace accelerate {
 

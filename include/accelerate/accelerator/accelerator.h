@@ -155,7 +155,7 @@ class Accelerator {
   template <ModuleType M>
   Model<M> prepare(std::shared_ptr<M> module, std::source_location where = std::source_location::current()) const {
     check_can_prepare_model();
-    return Model<M>(std::move(module), state_, device_placement_, where);
+    return Model<M>(std::move(module), state_, {.place = device_placement_}, where);
   }
   /// The module that was prepared.
   template <ModuleType M>

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
+#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <cstring>
@@ -78,6 +79,7 @@ Communicator::Communicator(GroupParts parts)
 Communicator::~Communicator() {
   // A copy of the process (fork) has none of the group's threads to wait for, and nothing to say in its name.
   if (::getpid() != process_) {
+    keep_for_ever(std::move(exchange_watch_));
     keep_for_ever(std::move(detective_));
     keep_for_ever(std::move(logbook_));
     keep_for_ever(std::move(parts_));
@@ -85,6 +87,8 @@ Communicator::~Communicator() {
     return;
   }
   const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
+  if (exchange_watch_ && exchange_watch_->abandoned()) abandoned_ = true;
+  exchange_watch_.reset();
   // Before any connection is closed, so that whoever sees it closed sees why.
   if (logbook_) logbook_->end(failed_ || unwinding ? Ending::failed : Ending::finished);
   if (!parts_.owned) return;
@@ -168,12 +172,15 @@ void Communicator::fail(const char* call, std::source_location where, const std:
   throw DistributedError(story);
 }
 
+void Communicator::check_usable(const char* call, std::source_location where) {
+  if (!failed_) return;
+  const std::lock_guard lock(story_mutex_);
+  throw DistributedError(std::string(call) + " at " + place(where) + " cannot run: the group is unusable since " + story_);
+}
+
 template <class Action>
 void Communicator::guarded(const char* call, std::source_location where, const at::Tensor* exchanged, Action&& action) {
-  if (failed_) {
-    const std::lock_guard lock(story_mutex_);
-    throw DistributedError(std::string(call) + " at " + place(where) + " cannot run: the group is unusable since " + story_);
-  }
+  check_usable(call, where);
   const int64_t number = logbook_ ? logbook_->enter(call, where, exchanged) : 0;
   try {
     action();
@@ -221,6 +228,86 @@ void Communicator::wait_watchfully(c10d::Work& work) {
     abandoned_ = true;
     throw std::runtime_error("The exchange cannot end, since the group is lost.");
   }
+}
+
+ExchangeWatch& Communicator::exchange_watch() {
+  const std::lock_guard lock(pass_mutex_);
+  if (!exchange_watch_) {
+    exchange_watch_ =
+        std::make_unique<ExchangeWatch>([detective = detective_.get()] { return detective != nullptr && detective->is_lost(); });
+  }
+  return *exchange_watch_;
+}
+
+void Communicator::during(const char* call, std::source_location where, const std::function<void()>& action) {
+  check_usable(call, where);
+  {
+    const std::lock_guard lock(pass_mutex_);
+    pass_ = Pass{call, where};
+  }
+  const auto end_pass = [&] {
+    const std::lock_guard lock(pass_mutex_);
+    if (logbook_ && pass_ && pass_->number != 0) logbook_->leave(pass_->number);
+    pass_.reset();
+  };
+  try {
+    action();
+  } catch (const c10::DistError& error) {
+    begin_waiting();
+    fail(call, where, words_of(error));
+  } catch (const DistributedError&) {
+    end_pass();
+    throw;
+  } catch (...) {
+    const std::string reason = exchange_watch_ ? exchange_watch_->failure() : "";
+    if (!reason.empty()) fail(call, where, reason);
+    end_pass();
+    throw;  // the caller's own: nothing is wrong with the group
+  }
+  end_pass();
+}
+
+c10::intrusive_ptr<WatchfulGroup> Communicator::background_group() {
+  return c10::make_intrusive<WatchfulGroup>(*this, parts_.group);
+}
+
+c10::intrusive_ptr<c10d::Work> Communicator::start(
+    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action) {
+  const std::lock_guard lock(starting());
+  return action(*cpu_backend_);
+}
+
+void Communicator::wait_for_work(c10d::Work& work) {
+  begin_waiting();
+  try {
+    if (!detective_) {
+      work.wait();
+      return;
+    }
+    wait_watchfully(work);
+  } catch (const std::exception& error) {
+    exchange_watch().note_failure(words_of(error));
+    throw;
+  }
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> Communicator::watched(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
+  return exchange_watch().watched(future);
+}
+
+void Communicator::begin_waiting() {
+  const std::lock_guard lock(pass_mutex_);
+  if (logbook_ && pass_ && pass_->number == 0) pass_->number = logbook_->enter(pass_->call, pass_->where, nullptr);
+}
+
+void Communicator::expect_waiting() {
+  {
+    const std::lock_guard lock(pass_mutex_);
+    if (!pass_ || pass_->expected) return;
+    pass_->expected = true;
+  }
+  // Before the reducer's own, which waits.
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { begin_waiting(); });
 }
 
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {

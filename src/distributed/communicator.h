@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <source_location>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "distributed/c10d_compat.h"
 #include "distributed/detective.h"
+#include "distributed/watchful_group.h"
 
 namespace accelerate {
 
@@ -60,6 +62,22 @@ class Communicator {
   /// The bytes of `from`, on every rank.
   std::string broadcast_bytes(std::string_view bytes, int from, const char* call, std::source_location where);
 
+  /// Runs `action`, in which exchanges go on in the background: a pass over a model. When one of them fails, that is told as `call`
+  /// at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to wait.
+  void during(const char* call, std::source_location where, const std::function<void()>& action);
+  /// The group as something that starts exchanges in the background sees it.
+  c10::intrusive_ptr<WatchfulGroup> background_group();
+
+  // --- For WatchfulGroup -------------------------------------------------------------------------------------------------
+  /// Starts an exchange of CPU tensors.
+  c10::intrusive_ptr<c10d::Work> start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action);
+  void wait_for_work(c10d::Work& work);
+  c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  /// From now on this rank only waits, until the end of what `during` runs.
+  void begin_waiting();
+  /// The same as soon as the backward pass that runs in this thread has calculated everything.
+  void expect_waiting();
+
   /// The number of the next scope: the same on every rank, since all enter scopes in the same order. UsageError, naming
   /// `call`, when there is no store to signal through.
   int next_scope(const char* call);
@@ -82,6 +100,8 @@ class Communicator {
   void gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
   void send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where);
   void wait_watchfully(c10d::Work& work);
+  ExchangeWatch& exchange_watch();
+  void check_usable(const char* call, std::source_location where);
   void end_group();
   void serve_until_all_have_ended() noexcept;
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
@@ -99,6 +119,17 @@ class Communicator {
   std::string story_;
   std::shared_ptr<Logbook> logbook_;
   std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
+
+  /// What `during` runs now.
+  struct Pass {
+    const char* call;
+    std::source_location where;
+    int64_t number = 0;
+    bool expected = false;
+  };
+  std::mutex pass_mutex_;
+  std::optional<Pass> pass_;
+  std::unique_ptr<ExchangeWatch> exchange_watch_;
 };
 
 }  // namespace accelerate

@@ -2,18 +2,25 @@
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/parallel/model.h>
-#include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
 #include "distributed/tensor_text.h"
+#include "parallel/data_parallel.h"
+#include "parallel/packed_broadcast.h"
 
 namespace accelerate::detail {
 namespace {
 
 /// Ranks whose models differ would exchange the wrong tensors without a word, so they compare them first.
-void check_same_model(const ProcessState& state, const TensorDict& tensors, std::source_location where) {
+void check_same_model(const ProcessState& state, const torch::nn::Module& module, std::source_location where) {
   std::vector<std::string> mine;
-  for (const auto& [name, tensor] : tensors) mine.push_back(name + " " + describe(tensor));
+  for (const auto& [name, tensor] : state_dict(module)) mine.push_back(name + " " + describe(tensor));
+  // What is trained is exchanged: that, too, must be the same everywhere.
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().defined() && !item.value().requires_grad()) mine.push_back(item.key() + " frozen");
+  }
   const auto main = [&] {
     auto list = mine;
     broadcast_object_list(state, list, 0, where);
@@ -31,35 +38,72 @@ void check_same_model(const ProcessState& state, const TensorDict& tensors, std:
   }
 }
 
-void broadcast_tensors(const ProcessState& state, const TensorDict& tensors, std::source_location where) {
-  const c10::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : tensors) at::Tensor(tensor).copy_(broadcast(state, tensor, 0, where));
+bool is_trained(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  return std::any_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.defined() && p.requires_grad(); });
+}
+
+std::vector<at::Tensor> start_tensors(const torch::nn::Module& module, bool with_buffers) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& parameter : module.parameters()) tensors.push_back(parameter);
+  if (with_buffers) {
+    for (const auto& buffer : module.buffers()) tensors.push_back(buffer);
+  }
+  std::erase_if(tensors, [](const at::Tensor& tensor) { return !tensor.defined(); });
+  return tensors;
 }
 
 }  // namespace
 
-ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place, std::source_location where)
+ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const ModelOptions& options,
+                     std::source_location where)
     : module_(std::move(module)), state_(state) {
   if (!module_) throw UsageError("prepare was given an empty module.");
+  check(options.ddp);
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
-  if (place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
-  if (!state.use_distributed()) return;
-  const auto tensors = state_dict(*module_);
-  check_same_model(state, tensors, where);
-  broadcast_tensors(state, tensors, where);
+  if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
+  if (!state.use_distributed() || options.evaluation_mode) return;
+  check_same_model(state, *module_, where);
+  broadcast_packed(*state.communicator(), start_tensors(*module_, options.ddp.broadcast_buffers), 0, "prepare", where);
+  if (is_trained(*module_)) data_parallel_ = std::make_shared<DataParallel>(module_, *state.communicator(), options.ddp, where);
 }
+
+ModelCore::~ModelCore() = default;
 
 void ModelCore::train(bool on) { module_->train(on); }
 
+void ModelCore::zero_grad(bool set_to_none) { module_->zero_grad(set_to_none); }
+
 std::vector<at::Tensor> ModelCore::parameters() const { return module_->parameters(); }
 
+TensorDict ModelCore::named_parameters() const {
+  TensorDict named;
+  for (const auto& item : module_->named_parameters()) named[item.key()] = item.value();
+  return named;
+}
+
 void ModelCore::before_forward() const {
-  if (!state_.use_distributed() || !c10::GradMode::is_enabled()) return;
-  for (const auto& parameter : module_->parameters()) {
-    if (!parameter.requires_grad()) continue;
-    throw UsageError("This version does not exchange gradients between processes yet, so training on " +
-                     std::to_string(state_.num_processes()) +
-                     " of them would silently go apart. Run the forward pass under torch::NoGradGuard, or on one process.");
+  if (data_parallel_) data_parallel_->before_forward();
+}
+
+bool ModelCore::wants_outputs() const { return data_parallel_ && data_parallel_->wants_outputs(); }
+
+void ModelCore::after_forward(const Leaves* outputs) const {
+  if (!data_parallel_) return;
+  if (outputs == nullptr && data_parallel_->wants_outputs()) {
+    throw UsageError(
+        "The forward pass of " + module_->name() +
+        " returns something in which tensors cannot be found, and find_unused_parameters and static_graph need them: return a "
+        "tensor, or tensors in a struct, tuple, vector, map or optional.");
+  }
+  data_parallel_->after_forward(outputs == nullptr ? std::vector<at::Tensor*>() : outputs->tensors);
+}
+
+void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward) {
+  if (state.use_distributed()) {
+    state.communicator()->during("backward", where, backward);
+  } else {
+    backward();
   }
 }
 

@@ -1,10 +1,16 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <accelerate/checkpoint/tensor_dict.h>
+#include <accelerate/distributed/nested.h>
 #include <accelerate/distributed/process_state.h>
+#include <accelerate/parallel/ddp_options.h>
+#include <accelerate/parallel/sync_scope.h>
 
 #include <concepts>
+#include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -13,24 +19,56 @@ class Module;
 }
 
 namespace accelerate {
+
+/// How a module is prepared.
+struct ModelOptions {
+  /// Move it to the device of this process.
+  bool place = true;
+  /// It will not be trained: nothing is exchanged, not even its weights.
+  bool evaluation_mode = false;
+  /// How its gradients are exchanged.
+  DdpOptions ddp = {};
+};
+
 namespace detail {
+
+class DataParallel;
 
 /// What a prepared model does whatever its type is.
 class ModelCore {
  public:
-  /// Moves the module to the device when `place` is set, then gives every process the main process's parameters and
-  /// buffers. DistributedError names the first tensor that is not the same kind of tensor everywhere.
-  ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, bool place, std::source_location where);
+  /// Moves the module to its device, then gives every process the main process's parameters and buffers. DistributedError names
+  /// the first tensor that is not the same kind of tensor everywhere; UsageError an option that cannot mean anything.
+  ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const ModelOptions& options,
+            std::source_location where);
+  ~ModelCore();
+  ModelCore(const ModelCore&) = delete;
+  ModelCore& operator=(const ModelCore&) = delete;
 
   void train(bool on);
+  void zero_grad(bool set_to_none);
   std::vector<at::Tensor> parameters() const;
-  /// Called before a forward pass.
+  TensorDict named_parameters() const;
+  torch::nn::Module& module() const { return *module_; }
+
+  /// Called before a forward pass, and after it with what it returned, which may be replaced by equal tensors. `outputs` is null
+  /// for a result in which tensors cannot be found.
   void before_forward() const;
+  bool wants_outputs() const;
+  void after_forward(const Leaves* outputs) const;
+
+  /// Exchanges gradients with the other processes; null when there are none or nothing is trained.
+  const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
 
  private:
   std::shared_ptr<torch::nn::Module> module_;
   ProcessState state_;
+  std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
 };
+
+/// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process has
+/// been lost over it; what else `backward` throws comes out as it is.
+void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward);
 
 }  // namespace detail
 
@@ -42,24 +80,55 @@ concept ModuleType = std::derived_from<M, torch::nn::Module>;
 template <ModuleType M>
 class Model {
  public:
-  Model(std::shared_ptr<M> module, const ProcessState& state, bool place, std::source_location where)
-      : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, place, where)) {}
+  Model(std::shared_ptr<M> module, const ProcessState& state, const ModelOptions& options, std::source_location where)
+      : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, options, where)) {}
 
+  /// A forward pass. On several processes all of them run it, and a backward pass through what it returns exchanges gradients.
+  /// UsageError names parameters that the backward pass before did not reach.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     core_->before_forward();
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    if constexpr (std::is_void_v<decltype(module_->forward(std::forward<Arguments>(arguments)...))>) {
+      module_->forward(std::forward<Arguments>(arguments)...);
+      core_->after_forward(nullptr);
+    } else {
+      auto result = module_->forward(std::forward<Arguments>(arguments)...);
+      after_forward(result);
+      return result;
+    }
   }
 
   void train(bool on = true) { core_->train(on); }
   void eval() { core_->train(false); }
+  void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
   std::vector<at::Tensor> parameters() const { return core_->parameters(); }
+  /// The parameters by name, in the module's order.
+  TensorDict named_parameters() const { return core_->named_parameters(); }
+
+  /// Backward passes through forward passes in this scope add up gradients on each process alone; the first one after it
+  /// exchanges the sum.
+  NoSyncScope no_sync() const { return NoSyncScope({core_}); }
 
   M* operator->() const { return module_.get(); }
+  M& operator*() const { return *module_; }
   /// The module that was prepared.
   const std::shared_ptr<M>& module() const { return module_; }
+  /// The same model as one of any type.
+  const std::shared_ptr<detail::ModelCore>& core() const { return core_; }
 
  private:
+  template <class Result>
+  void after_forward(Result& result) const {
+    if constexpr (Nested<Result>) {
+      if (core_->wants_outputs()) {
+        const auto leaves = detail::leaves_of(result);
+        core_->after_forward(&leaves);
+        return;
+      }
+    }
+    core_->after_forward(nullptr);
+  }
+
   std::shared_ptr<M> module_;
   std::shared_ptr<detail::ModelCore> core_;
 };

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "distributed/c10d_compat.h"
+
+namespace accelerate {
+
+class Communicator;
+
+/// Futures of exchanges that are under way. Gloo never completes one whose peer died elsewhere in the ring, and who waits for a
+/// future cannot look around, so a thread looks for it: when the group is lost, all of them fail.
+class ExchangeWatch {
+ public:
+  explicit ExchangeWatch(std::function<bool()> is_lost);
+  ~ExchangeWatch();
+  ExchangeWatch(const ExchangeWatch&) = delete;
+  ExchangeWatch& operator=(const ExchangeWatch&) = delete;
+
+  /// A future that ends as `inner` does, or with an error when the group is lost.
+  c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& inner);
+  /// Why the first exchange failed; empty when none has.
+  std::string failure() const;
+  /// True when an exchange was left to itself: it cannot end.
+  bool abandoned() const;
+  void note_failure(const std::string& reason);
+
+ private:
+  struct Exchange;
+  struct Shared;
+
+  void watch();
+
+  const std::function<bool()> is_lost_;
+  const std::shared_ptr<Shared> shared_;  // with callbacks that may run later
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread watcher_;
+};
+
+/// The group that a reducer of gradients sees: the exchanges of a communicator, started in the background. On the CPU whoever
+/// waits for one hears of a dead peer; on other devices the backend's own watchdog sees to that.
+class WatchfulGroup : public c10d::ProcessGroup {
+ public:
+  WatchfulGroup(Communicator& communicator, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  const std::string getBackendName() const override { return "accelerate"; }
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+
+  /// Called before each all-reduce with what is about to be added up; may be empty.
+  void before_all_reduce(std::function<void(const at::Tensor&)> action) { before_all_reduce_ = std::move(action); }
+
+ private:
+  Communicator& communicator_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::function<void(const at::Tensor&)> before_all_reduce_;
+};
+
+}  // namespace accelerate

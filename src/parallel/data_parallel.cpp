@@ -1,0 +1,230 @@
+#include "parallel/data_parallel.h"
+
+#include <accelerate/core/error.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/modules/embedding.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "parallel/compress_hook.h"
+#include "parallel/packed_broadcast.h"
+
+namespace accelerate::detail {
+
+/// The parameters that are trained, each once, in the order of the module.
+struct DataParallel::Trained {
+  std::vector<at::Tensor> parameters;
+  std::vector<std::string> names;
+  std::vector<bool> sparse;
+
+  explicit Trained(const torch::nn::Module& module) {
+    std::unordered_set<const void*> seen;
+    add(module, "", seen);
+  }
+
+  void add(const torch::nn::Module& module, const std::string& prefix, std::unordered_set<const void*>& seen) {
+    const auto* embedding = module.as<torch::nn::Embedding>();
+    const auto* bag = module.as<torch::nn::EmbeddingBag>();
+    const bool is_sparse = (embedding != nullptr && embedding->options.sparse()) || (bag != nullptr && bag->options.sparse());
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      const at::Tensor& parameter = item.value();
+      if (!parameter.defined() || !parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      parameters.push_back(parameter);
+      names.push_back(prefix + item.key());
+      sparse.push_back(is_sparse);
+    }
+    for (const auto& child : module.named_children()) add(*child.value(), prefix + child.key() + ".", seen);
+  }
+
+  /// Which parameters travel together. Their order in the backward pass is not known before the first one, so that one sends them
+  /// all at the end, unless unused ones may turn up later.
+  std::vector<std::vector<size_t>> buckets(const DdpOptions& options) const {
+    std::vector<size_t> limits = {std::numeric_limits<int64_t>::max()};
+    if (options.find_unused_parameters && !options.static_graph) limits = {first_cap(options), bucket_cap(options)};
+    auto assigned = std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, limits, sparse));
+    // Gradients come from the last layer to the first.
+    std::reverse(assigned.begin(), assigned.end());
+    return assigned;
+  }
+
+  static size_t bucket_cap(const DdpOptions& options) { return static_cast<size_t>(options.bucket_cap_mb) * 1024 * 1024; }
+  /// The first bucket is small only when nothing was asked for.
+  static size_t first_cap(const DdpOptions& options) {
+    return options.bucket_cap_mb == DdpOptions{}.bucket_cap_mb ? size_t{c10d::kDefaultFirstBucketBytes} : bucket_cap(options);
+  }
+
+  std::unordered_map<size_t, std::string> numbered_names() const {
+    std::unordered_map<size_t, std::string> numbered;
+    for (size_t i = 0; i < names.size(); ++i) numbered.emplace(i, names[i]);
+    return numbered;
+  }
+};
+
+namespace {
+
+/// Knows its model by a pointer that the graph does not keep alive.
+struct SinkOwner : torch::CustomClassHolder {
+  std::weak_ptr<DataParallel> model;
+};
+
+/// Passes gradients on. All outputs go through one node, so that those that take no part in the loss pass on that there is no
+/// gradient, and the model hears when a backward pass begins.
+struct OutputSink : torch::autograd::Function<OutputSink> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                const torch::autograd::variable_list& outputs,
+                                                const c10::intrusive_ptr<SinkOwner>& owner) {
+    context->set_materialize_grads(false);
+    context->saved_data["owner"] = c10::IValue::make_capsule(owner);
+    torch::autograd::variable_list copies;
+    for (const auto& output : outputs) copies.push_back(output.clone());
+    return copies;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const auto capsule = context->saved_data.at("owner").toCapsule();
+    if (const auto model = static_cast<SinkOwner*>(capsule.get())->model.lock()) model->outputs_reached();
+    gradients.emplace_back();
+    return gradients;
+  }
+};
+
+/// The numbers after "did not receive grad for rank N:".
+std::vector<size_t> numbers_of_unused(const std::string& message) {
+  const std::string mark = "Parameter indices which did not receive grad for rank";
+  const auto found = message.find(mark);
+  std::vector<size_t> numbers;
+  if (found == std::string::npos) return numbers;
+  const auto end = std::min(message.find('\n', found), message.size());
+  for (auto at = message.find(':', found); at < end;) {
+    at = message.find_first_of("0123456789", at);
+    if (at >= end) break;
+    size_t length = 0;
+    numbers.push_back(std::stoul(message.substr(at, end - at), &length));
+    at += length;
+  }
+  return numbers;
+}
+
+}  // namespace
+
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
+                           std::source_location where)
+    : DataParallel(module, communicator, options, where, Trained(*module)) {}
+
+DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
+                           std::source_location where, Trained trained)
+    : module_(std::move(module)),
+      communicator_(communicator),
+      options_(options),
+      where_(where),
+      names_(trained.names),
+      has_buffers_(!module_->buffers().empty()),
+      group_(communicator.background_group()),
+      // Later releases take more arguments, with defaults.
+      reducer_(trained.parameters, trained.buckets(options), group_, trained.sparse,
+               static_cast<int64_t>(Trained::bucket_cap(options)), options.find_unused_parameters, options.gradient_as_bucket_view,
+               trained.numbered_names(), static_cast<int64_t>(Trained::first_cap(options)),
+               /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/{}) {
+  if (options.static_graph) reducer_.set_static_graph();
+  if (options.comm_hook != CommHook::no) {
+    reducer_.register_comm_hook(std::make_unique<CompressHook>(group_, options.comm_hook, options.comm_wrapper));
+  }
+}
+
+void DataParallel::before_forward() {
+  if (c10::GradMode::is_enabled()) {
+    if (syncs_.gradients) reducer_.prepare_for_forward();
+    rebuild_buckets();
+  }
+  if (has_buffers_ && options_.broadcast_buffers && syncs_.buffers) broadcast_buffers();
+}
+
+void DataParallel::rebuild_buckets() {
+  // Also where nothing is rebuilt: here a backward pass that did not reach all parameters comes to light.
+  const auto rebuild = [this] {
+    try {
+      reducer_.rebuild_buckets();
+    } catch (const c10::Error& error) {
+      explain(error.what_without_backtrace());
+    }
+  };
+  if (reducer_.will_rebuild()) {
+    communicator_.during("forward", where_, rebuild);
+  } else {
+    rebuild();
+  }
+}
+
+void DataParallel::explain(const std::string& problem) const {
+  const auto unused = numbers_of_unused(problem);
+  if (unused.empty()) throw std::runtime_error(problem);
+  std::string list;
+  for (const size_t number : unused) list += (list.empty() ? "" : ", ") + (number < names_.size() ? names_[number] : "?");
+  throw UsageError(
+      "The last backward pass on process " + std::to_string(communicator_.rank()) + " gave no gradient to " + list +
+      ", so the gradients of the model could not be exchanged. Let all outputs of the model take part in the loss, freeze "
+      "parameters that are not trained (requires_grad_(false)) before prepare, or set .ddp = {.find_unused_parameters = true}.");
+}
+
+void DataParallel::broadcast_buffers() {
+  std::vector<at::Tensor> buffers;
+  // Through handles with versions of their own: a graph that has saved a buffer does not take this for a change by the user.
+  for (const auto& buffer : module_->buffers()) buffers.push_back(buffer.variable_data());
+  broadcast_packed(communicator_, buffers, 0, "forward", where_);
+}
+
+bool DataParallel::wants_outputs() const {
+  return options_.static_graph ? !first_graph_seen_ : options_.find_unused_parameters;
+}
+
+void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
+  const bool trains = c10::GradMode::is_enabled() && syncs_.gradients;
+  syncs_.buffers = trains;
+  if (trains) {
+    std::vector<at::Tensor> found;
+    if (options_.find_unused_parameters && !options_.static_graph) {
+      for (const at::Tensor* output : outputs) {
+        if (output->defined()) found.push_back(*output);
+      }
+    }
+    reducer_.prepare_for_backward(found);
+  }
+  if (!wants_outputs()) return;
+  std::vector<at::Tensor*> with_history;
+  torch::autograd::variable_list through;
+  for (at::Tensor* output : outputs) {
+    if (!output->defined() || !output->grad_fn()) continue;
+    with_history.push_back(output);
+    through.push_back(*output);
+  }
+  if (through.empty()) return;
+  const auto owner = c10::make_intrusive<SinkOwner>();
+  owner->model = weak_from_this();
+  const auto passed = OutputSink::apply(through, owner);
+  for (size_t i = 0; i < with_history.size(); ++i) *with_history[i] = passed[i];
+}
+
+void DataParallel::outputs_reached() {
+  if (!options_.static_graph || first_graph_seen_) return;
+  first_graph_seen_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([this] {
+    communicator_.begin_waiting();
+    reducer_.delay_all_reduce();
+  });
+}
+
+void DataParallel::expect_gradients() {
+  if (options_.find_unused_parameters && !options_.static_graph) {
+    throw UsageError(
+        "trigger_sync_in_backward cannot tell which parameters a backward pass will use, so it does not go together with "
+        "find_unused_parameters: use static_graph, or freeze what is not trained.");
+  }
+  reducer_.prepare_for_backward({});
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+#include <accelerate/parallel/ddp_options.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <memory>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "distributed/communicator.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerate::detail {
+
+/// c10d's reducer, with a look at what it waits for.
+class GradientReducer : public c10d::Reducer {
+ public:
+  using c10d::Reducer::Reducer;
+  /// The next backward pass exchanges gradients.
+  bool expects_gradients() const { return expect_autograd_hooks_; }
+  /// The next forward pass rebuilds the buckets, in the order in which gradients came: an exchange.
+  bool will_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
+};
+
+/// Replicas of one model agree on their gradients: the mean over all processes, exchanged in buckets while the backward pass goes
+/// on. What happens when follows PyTorch's DistributedDataParallel.
+class DataParallel : public std::enable_shared_from_this<DataParallel> {
+ public:
+  /// Some parameter of `module` requires a gradient. `where` it was prepared names its exchanges.
+  DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
+               std::source_location where);
+
+  void before_forward();
+  /// True when after_forward needs the tensors that the forward pass returned.
+  bool wants_outputs() const;
+  /// May replace the outputs by equal ones.
+  void after_forward(const std::vector<at::Tensor*>& outputs);
+
+  bool expects_gradients() const { return reducer_.expects_gradients(); }
+  /// Whether forward passes are followed by an exchange of gradients and start with one of buffers.
+  struct Syncs {
+    bool gradients = true;
+    bool buffers = true;
+  };
+  const Syncs& syncs() const { return syncs_; }
+  void set_syncs(const Syncs& syncs) { syncs_ = syncs; }
+  /// The next backward pass exchanges gradients, also those of forward passes that were not to.
+  void expect_gradients();
+
+  /// A backward pass has reached the outputs.
+  void outputs_reached();
+
+ private:
+  struct Trained;
+  DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
+               std::source_location where, Trained trained);
+
+  void rebuild_buckets();
+  void broadcast_buffers();
+  [[noreturn]] void explain(const std::string& problem) const;
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  Communicator& communicator_;
+  const DdpOptions options_;
+  const std::source_location where_;
+  const std::vector<std::string> names_;
+  const bool has_buffers_;
+  const c10::intrusive_ptr<WatchfulGroup> group_;
+  GradientReducer reducer_;
+  Syncs syncs_;
+  bool first_graph_seen_ = false;
+};
+
+}  // namespace accelerate::detail

@@ -1,0 +1,43 @@
+#include <accelerate/parallel/model.h>
+#include <accelerate/parallel/sync_scope.h>
+
+#include "parallel/data_parallel.h"
+
+namespace accelerate {
+namespace detail {
+
+SyncScope::SyncScope(const std::vector<std::shared_ptr<ModelCore>>& models, Restores restores) {
+  for (const auto& model : models) {
+    const auto& parallel = model->data_parallel();
+    if (!parallel) continue;
+    before_.push_back({model, parallel->syncs().gradients, {}});
+    if (restores == Restores::gradients_and_buffers) before_.back().buffers = parallel->syncs().buffers;
+  }
+}
+
+SyncScope::~SyncScope() {
+  for (const auto& before : before_) {
+    const auto& parallel = before.model->data_parallel();
+    parallel->set_syncs({.gradients = before.gradients, .buffers = before.buffers.value_or(parallel->syncs().buffers)});
+  }
+}
+
+}  // namespace detail
+
+NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models)
+    : SyncScope(models, Restores::gradients) {
+  for (const auto& model : models) {
+    if (const auto& parallel = model->data_parallel())
+      parallel->set_syncs({.gradients = false, .buffers = parallel->syncs().buffers});
+  }
+}
+
+TriggerSyncScope::TriggerSyncScope(const std::shared_ptr<detail::ModelCore>& model)
+    : SyncScope({model}, Restores::gradients_and_buffers) {
+  const auto& parallel = model->data_parallel();
+  if (!parallel) return;
+  parallel->expect_gradients();
+  parallel->set_syncs({.gradients = true, .buffers = true});
+}
+
+}  // namespace accelerate

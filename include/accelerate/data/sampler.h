@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -29,7 +28,7 @@ using Source = std::function<std::optional<T>()>;
 class Sampler {
  public:
   virtual ~Sampler() = default;
-  /// Begins a pass. Several may be under way at once.
+  /// Begins a pass. Several may be under way at once, and random numbers are drawn when the first index is asked for.
   virtual Source<int64_t> indices() = 0;
   /// How many indices a pass has; nothing when that is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
@@ -37,27 +36,36 @@ class Sampler {
   virtual void set_epoch(int64_t) {}
   /// The generator that decides the order, where there is one: processes are given that of the main process.
   virtual std::optional<at::Generator> generator() const { return std::nullopt; }
+  /// The same, for processes that are to draw alike: a sampler that took its numbers from torch's default generator gets one of
+  /// its own first, seeded from that. Nothing when the order is not drawn, or equal on all processes without help.
+  virtual std::optional<at::Generator> own_generator() { return generator(); }
 };
 
 /// The same, by batches.
 class BatchSampler {
  public:
   virtual ~BatchSampler() = default;
+  /// Begins a pass, as Sampler::indices does.
   virtual Source<Indices> batches() = 0;
   /// How many batches a pass has; nothing when that is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
-  /// The length of all batches but the last; nothing when they vary.
+  /// The length of all batches but the last, before they are shared out; nothing when they vary.
   virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
+  /// How many samples all processes together take in a step.
+  virtual std::optional<int64_t> total_batch_size() const { return batch_size(); }
   /// A last batch that is too short is left out.
   virtual bool drop_last() const { return false; }
+  /// The rest is what the Sampler beneath says, where there is one.
   virtual void set_epoch(int64_t) {}
   virtual std::optional<at::Generator> generator() const { return std::nullopt; }
+  virtual std::optional<at::Generator> own_generator() { return generator(); }
 };
 
 /// From the first to the last.
 class SequentialSampler : public Sampler {
  public:
-  explicit SequentialSampler(int64_t length) : length_(length) {}
+  /// UsageError when `length` is negative.
+  explicit SequentialSampler(int64_t length);
   Source<int64_t> indices() override;
   std::optional<int64_t> size() const override { return length_; }
 

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <accelerate/data/sampler.h>
+
+#include <memory>
+#include <utility>
+
+namespace accelerate {
+
+/// A sampler that draws its order, from a generator that it was given or from torch's default one.
+class DrawnSampler : public Sampler {
+ public:
+  std::optional<at::Generator> generator() const override { return generator_; }
+  std::optional<at::Generator> own_generator() override;
+
+ protected:
+  explicit DrawnSampler(std::optional<at::Generator> generator) : generator_(std::move(generator)) {}
+
+ private:
+  std::optional<at::Generator> generator_;
+};
+
+struct RandomSamplerOptions {
+  /// Draw every index anew, so that some come twice and others not at all.
+  bool replacement = false;
+  /// How many to draw; by default as many as there are. More of them without replacement are one shuffle after another.
+  std::optional<int64_t> num_samples = {};
+  /// Where the order comes from; by default a generator for each pass, seeded from torch's default one.
+  std::optional<at::Generator> generator = {};
+};
+
+/// A shuffle of 0 to length - 1, the one that torch.utils.data.RandomSampler makes of the same generator.
+class RandomSampler : public DrawnSampler {
+ public:
+  /// UsageError unless there is something to draw from and something to draw.
+  explicit RandomSampler(int64_t length, RandomSamplerOptions options = {});
+  Source<int64_t> indices() override;
+  std::optional<int64_t> size() const override { return num_samples(); }
+
+  int64_t length() const { return length_; }
+  int64_t num_samples() const { return num_samples_.value_or(length_); }
+  /// What it was made with; the generator is the present one.
+  RandomSamplerOptions options() const;
+
+ private:
+  int64_t length_;
+  bool replacement_;
+  std::optional<int64_t> num_samples_;
+};
+
+struct SeedableSamplerOptions {
+  /// Where the seeds begin; by default at the seed that torch's default generator has now.
+  std::optional<uint64_t> data_seed = {};
+  /// The number of the first pass.
+  int64_t epoch = 0;
+};
+
+/// A RandomSampler that starts each pass from the sum of a seed and the pass's number: a pass can be repeated, and processes
+/// that agree on the seed agree on the order without a word.
+class SeedableRandomSampler : public RandomSampler {
+ public:
+  explicit SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds = {}, RandomSamplerOptions options = {});
+  /// Draws what the other one draws. A generator that it was given is seeded anew for each pass.
+  explicit SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds = {});
+  Source<int64_t> indices() override;
+  /// The next pass is this one. A pass that comes to its end counts on by itself.
+  void set_epoch(int64_t epoch) override { *epoch_ = epoch; }
+  /// Nothing: processes need not be given a generator to agree.
+  std::optional<at::Generator> own_generator() override { return std::nullopt; }
+
+  int64_t epoch() const { return *epoch_; }
+  uint64_t initial_seed() const { return initial_seed_; }
+
+ private:
+  uint64_t initial_seed_;
+  /// Shared with the passes under way, which count it on.
+  std::shared_ptr<int64_t> epoch_;
+};
+
+/// The given indices in a random order, as torch.utils.data.SubsetRandomSampler draws them.
+class SubsetRandomSampler : public DrawnSampler {
+ public:
+  explicit SubsetRandomSampler(Indices subset, std::optional<at::Generator> generator = {});
+  Source<int64_t> indices() override;
+  std::optional<int64_t> size() const override;
+
+ private:
+  std::shared_ptr<const Indices> subset_;
+};
+
+struct WeightedSamplerOptions {
+  /// An index may come more than once.
+  bool replacement = true;
+  std::optional<at::Generator> generator = {};
+};
+
+/// Indices with the given probabilities, as torch.utils.data.WeightedRandomSampler draws them.
+class WeightedRandomSampler : public DrawnSampler {
+ public:
+  /// The weights need not sum to 1. UsageError when they are no weights, or too few for what is drawn without replacement.
+  WeightedRandomSampler(std::vector<double> weights, int64_t num_samples, const WeightedSamplerOptions& options = {});
+  Source<int64_t> indices() override;
+  std::optional<int64_t> size() const override { return num_samples_; }
+
+ private:
+  std::shared_ptr<const std::vector<double>> weights_;
+  int64_t num_samples_;
+  bool replacement_;
+};
+
+}  // namespace accelerate

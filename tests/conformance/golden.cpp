@@ -32,6 +32,11 @@ double number_of(const nlohmann::json& number) {
 }
 
 at::Tensor tensor_of(const nlohmann::json& node) {
+  // Large integers are no doubles.
+  if (node.at("dtype") == "int64") {
+    return torch::tensor(node.at("data").get<std::vector<int64_t>>(), torch::kLong)
+        .reshape(node.at("shape").get<std::vector<int64_t>>());
+  }
   std::vector<double> numbers;
   for (const auto& number : node.at("data")) numbers.push_back(number_of(number));
   return torch::tensor(numbers, torch::kDouble)

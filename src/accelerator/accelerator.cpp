@@ -67,6 +67,12 @@ void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
   models_.push_back(model);
 }
 
+detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions&) {
+  auto prepared = loader;
+  loaders_.push_back(prepared);
+  return prepared;
+}
+
 AcceleratedOptimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options) {
   return keep_optimizer(
       AcceleratedOptimizer(optimizer, gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));

@@ -57,7 +57,7 @@ std::vector<at::Tensor> start_tensors(const torch::nn::Module& module, bool with
 
 ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const ModelOptions& options,
                      std::source_location where)
-    : module_(std::move(module)), state_(state) {
+    : module_(std::move(module)), state_(state), options_(options) {
   if (!module_) throw UsageError("prepare was given an empty module.");
   check(options.ddp);
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
@@ -86,9 +86,15 @@ void ModelCore::before_forward() const {
   if (data_parallel_) data_parallel_->before_forward();
 }
 
-bool ModelCore::wants_outputs() const { return data_parallel_ && data_parallel_->wants_outputs(); }
+AutocastScope ModelCore::autocast() const {
+  const auto device = state_.device().type();
+  return options_.autocast ? AutocastScope(device, *options_.autocast) : AutocastScope(Precision::no, device);
+}
+
+bool ModelCore::wants_outputs() const { return options_.autocast || (data_parallel_ && data_parallel_->wants_outputs()); }
 
 void ModelCore::after_forward(const Leaves* outputs) const {
+  if (options_.autocast && outputs) convert_to_fp32(*outputs);
   if (!data_parallel_) return;
   if (outputs == nullptr && data_parallel_->wants_outputs()) {
     throw UsageError(

@@ -82,9 +82,8 @@ class Accelerator : public ProcessControl {
   AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const PlacementOptions& options = {});
   AcceleratedOptimizer prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions& options = {});
   template <class Batch>
-  DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {},
-                                        std::source_location where = std::source_location::current()) {
-    return DataLoader<Batch>(prepared_loader(loader.core(), options, where));
+  DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {}) {
+    return DataLoader<Batch>(prepared_loader(loader, options));
   }
   template <detail::PreparesScheduler T>
   AcceleratedScheduler prepare_scheduler(T& scheduler) {
@@ -173,7 +172,7 @@ class Accelerator : public ProcessControl {
     if constexpr (detail::PreparesModel<Object>) {
       return prepare_model(object, {.device_placement = placement}, {});
     } else if constexpr (detail::PreparesLoader<Object>) {
-      return prepare_data_loader(object, {.device_placement = placement}, {});
+      return prepare_data_loader(object, {.device_placement = placement});
     } else if constexpr (detail::PreparesOptimizer<Object>) {
       return prepare_optimizer(object, {.device_placement = placement});
     } else {
@@ -185,6 +184,7 @@ class Accelerator : public ProcessControl {
   std::shared_ptr<detail::ModelCore> model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
                                                 std::source_location where);
   void keep_model(const std::shared_ptr<detail::ModelCore>& model);
+  detail::LoaderHandle prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options);
   AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
@@ -198,7 +198,7 @@ class Accelerator : public ProcessControl {
   std::vector<std::shared_ptr<detail::ModelCore>> models_;
   std::vector<AcceleratedOptimizer> optimizers_;
   std::vector<AcceleratedScheduler> schedulers_;
-  std::vector<std::shared_ptr<detail::LoaderCore>> loaders_;
+  std::vector<detail::LoaderHandle> loaders_;
 };
 
 }  // namespace accelerate

@@ -6,6 +6,7 @@
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/sync_scope.h>
+#include <accelerate/training/autocast.h>
 
 #include <concepts>
 #include <functional>
@@ -28,6 +29,8 @@ struct ModelOptions {
   bool evaluation_mode = false;
   /// How its gradients are exchanged.
   DdpOptions ddp = {};
+  /// The dtype that its forward pass casts to; its outputs are cast back to float32.
+  std::optional<c10::ScalarType> autocast = {};
 };
 
 namespace detail {
@@ -50,10 +53,13 @@ class ModelCore {
   std::vector<at::Tensor> parameters() const;
   TensorDict named_parameters() const;
   torch::nn::Module& module() const { return *module_; }
+  bool evaluation_mode() const { return options_.evaluation_mode; }
 
   /// Called before a forward pass, and after it with what it returned, which may be replaced by equal tensors. `outputs` is null
   /// for a result in which tensors cannot be found.
   void before_forward() const;
+  /// A scope for the forward pass itself.
+  AutocastScope autocast() const;
   bool wants_outputs() const;
   void after_forward(const Leaves* outputs) const;
 
@@ -63,6 +69,7 @@ class ModelCore {
  private:
   std::shared_ptr<torch::nn::Module> module_;
   ProcessState state_;
+  ModelOptions options_;
   std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
 };
 
@@ -82,17 +89,23 @@ class Model {
  public:
   Model(std::shared_ptr<M> module, const ProcessState& state, const ModelOptions& options, std::source_location where)
       : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, options, where)) {}
+  /// The model of `core`, whose module is `module`.
+  Model(std::shared_ptr<M> module, std::shared_ptr<detail::ModelCore> core) : module_(std::move(module)), core_(std::move(core)) {}
 
   /// A forward pass. On several processes all of them run it, and a backward pass through what it returns exchanges gradients.
   /// UsageError names parameters that the backward pass before did not reach.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
     core_->before_forward();
-    if constexpr (std::is_void_v<decltype(module_->forward(std::forward<Arguments>(arguments)...))>) {
-      module_->forward(std::forward<Arguments>(arguments)...);
+    const auto forward = [&] {
+      const auto casting = core_->autocast();
+      return module_->forward(std::forward<Arguments>(arguments)...);
+    };
+    if constexpr (std::is_void_v<decltype(forward())>) {
+      forward();
       core_->after_forward(nullptr);
     } else {
-      auto result = module_->forward(std::forward<Arguments>(arguments)...);
+      auto result = forward();
       after_forward(result);
       return result;
     }

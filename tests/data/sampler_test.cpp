@@ -76,6 +76,14 @@ TEST(RandomSampler, WithReplacementOneOfItsOwnGivesTheSameAsASharedOne) {
   EXPECT_EQ(pass_of(huge), (Indices{425438759118, 1030067709629, 989404716150, 622681974857, 34745516772}));
 }
 
+TEST(RandomSampler, TakesFromASharedGeneratorNoMoreAtATimeThanPython) {
+  const at::Generator shared = cpu_generator(5);
+  RandomSampler sampler(6, {.replacement = true, .num_samples = 70, .generator = shared});
+  const auto pass = sampler.indices();
+  EXPECT_EQ(pass(), 5);
+  EXPECT_FLOAT_EQ(torch::rand({1}, shared).item<float>(), 0.044166386127471924F);
+}
+
 TEST(RandomSampler, MoreSamplesThanThereAreAreOneShuffleAfterAnother) {
   RandomSampler sampler(5, {.num_samples = 12});
   const Indices order = pass_of(sampler);

@@ -46,7 +46,7 @@ static_assert(accelerate::IterableDataset<std::list<at::Tensor>> && accelerate::
 static_assert(!accelerate::MapDataset<int> && !accelerate::IterableDataset<int>);
 
 template <class Loader>
-std::vector<std::vector<int64_t>> numbers_of(const Loader& loader) {
+std::vector<std::vector<int64_t>> dataset_numbers_of(const Loader& loader) {
   std::vector<std::vector<int64_t>> batches;
   for (auto& batch : loader) {
     const at::Tensor flat = batch.to(torch::kLong).contiguous().view(-1);
@@ -54,7 +54,7 @@ std::vector<std::vector<int64_t>> numbers_of(const Loader& loader) {
   }
   return batches;
 }
-using Batches = std::vector<std::vector<int64_t>>;
+using DatasetBatches = std::vector<std::vector<int64_t>>;
 
 }  // namespace
 
@@ -123,13 +123,13 @@ TEST(TensorDataset, AnyNumberOfTensorsMakeTuples) {
 }
 
 TEST(Dataset, EveryWayToGiveSamplesIsRead) {
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})), (Batches{{0, 1, 4}, {9, 16}}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(std::make_shared<SquaresOfDataset>(), {.batch_size = 4})),
-            (Batches{{0, 1, 4, 9}, {16}}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(SpanDataset{}, {.batch_size = 2})), (Batches{{0, 10}, {20, 30}}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})), (Batches{{7, 8}, {9}}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(CountdownStream{}, {.batch_size = 2})), (Batches{{3, 2}, {1}}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(std::list<int>{4, 5}, {.batch_size = 2})), (Batches{{4, 5}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})), (DatasetBatches{{0, 1, 4}, {9, 16}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::make_shared<SquaresOfDataset>(), {.batch_size = 4})),
+            (DatasetBatches{{0, 1, 4, 9}, {16}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SpanDataset{}, {.batch_size = 2})), (DatasetBatches{{0, 10}, {20, 30}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})), (DatasetBatches{{7, 8}, {9}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(CountdownStream{}, {.batch_size = 2})), (DatasetBatches{{3, 2}, {1}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::list<int>{4, 5}, {.batch_size = 2})), (DatasetBatches{{4, 5}}));
 }
 
 TEST(Dataset, OneThatIsAbsentIsAnError) {
@@ -145,8 +145,8 @@ TEST(TorchDataset, ExamplesBecomeOurs) {
     sizes.push_back(data.size(0));
   }
   EXPECT_EQ(sizes, (std::vector<int64_t>{4, 2}));
-  EXPECT_EQ(numbers_of(accelerate::DataLoader(accelerate::torch_dataset(TorchTensors()), {.batch_size = 2})),
-            (Batches{{0, 0, 1, 1}, {2, 2}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(accelerate::torch_dataset(TorchTensors()), {.batch_size = 2})),
+            (DatasetBatches{{0, 0, 1, 1}, {2, 2}}));
 }
 
 TEST(TorchDataset, TransformedOnesAreReadWhetherTheyStackOrNot) {

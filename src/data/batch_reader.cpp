@@ -57,6 +57,10 @@ std::string samples_text(const Indices& indices) {
   return text;
 }
 
+void expect_dataset(bool given) {
+  if (!given) throw UsageError("DataLoader was given a null pointer to a dataset.");
+}
+
 void unstack(const Leaves& leaves) {
   for (at::Tensor* tensor : leaves.tensors) {
     if (tensor->defined() && tensor->dim() > 0) *tensor = tensor->select(0, 0);

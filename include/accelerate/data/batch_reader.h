@@ -73,8 +73,9 @@ class BatchReader {
 
   /// Of a batch: its tensors, to read or replace in place.
   virtual Leaves leaves(const Anything& batch) const = 0;
-  /// And its plain data; nothing when its type cannot travel.
-  virtual std::optional<Value> to_value(const Anything& batch) const = 0;
+  /// Whether it can travel as plain data, and as such.
+  virtual bool sends() const = 0;
+  virtual Value to_value(const Anything& batch) const = 0;
   virtual Anything from_value(const Value& value) const = 0;
 };
 
@@ -82,11 +83,12 @@ template <class Batch>
 class BatchType : public BatchReader {
  public:
   Leaves leaves(const Anything& batch) const override { return leaves_of(*static_cast<Batch*>(batch.get())); }
-  std::optional<Value> to_value(const Anything& batch) const override {
+  bool sends() const override { return sendable<Batch>(); }
+  Value to_value(const Anything& batch) const override {
     if constexpr (sendable<Batch>()) {
       return accelerate::to_value(*static_cast<const Batch*>(batch.get()));
     } else {
-      return std::nullopt;
+      return {};
     }
   }
   Anything from_value(const Value& value) const override {

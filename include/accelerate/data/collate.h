@@ -45,6 +45,8 @@ constexpr bool tensors_only() {
 template <class T>
 struct Batched {};
 template <class T>
+concept HasBatched = requires { typename Batched<T>::type; };
+template <class T>
 requires(tensors_only<T>()) struct Batched<T> {
   using type = T;
 };
@@ -58,23 +60,23 @@ struct Batched<std::string> {
   using type = std::vector<std::string>;
 };
 template <class... T>
-requires(!tensors_only<std::tuple<T...>>()) struct Batched<std::tuple<T...>> {
+requires(!tensors_only<std::tuple<T...>>() && (HasBatched<T> && ...)) struct Batched<std::tuple<T...>> {
   using type = std::tuple<typename Batched<T>::type...>;
 };
 template <class A, class B>
-requires(!tensors_only<std::pair<A, B>>()) struct Batched<std::pair<A, B>> {
+requires(!tensors_only<std::pair<A, B>>() && HasBatched<A> && HasBatched<B>) struct Batched<std::pair<A, B>> {
   using type = std::pair<typename Batched<A>::type, typename Batched<B>::type>;
 };
 template <class T>
-requires(!tensors_only<T>()) struct Batched<std::vector<T>> {
+requires(!tensors_only<T>() && HasBatched<T>) struct Batched<std::vector<T>> {
   using type = std::vector<typename Batched<T>::type>;
 };
 template <class T, size_t N>
-requires(!tensors_only<T>()) struct Batched<std::array<T, N>> {
+requires(!tensors_only<T>() && HasBatched<T>) struct Batched<std::array<T, N>> {
   using type = std::array<typename Batched<T>::type, N>;
 };
 template <class K, class V>
-requires(!tensors_only<V>()) struct Batched<std::map<K, V>> {
+requires(!tensors_only<V>() && HasBatched<V>) struct Batched<std::map<K, V>> {
   using type = std::map<K, typename Batched<V>::type>;
 };
 
@@ -178,7 +180,7 @@ typename Batched<T>::type collate(std::vector<T> samples, const CollatePlace& pl
 /// Samples that can be joined without being told how: tensors, numbers, text, and tuples, pairs, vectors, arrays and maps of these;
 /// optionals and structs of tensors.
 template <class T>
-concept Collatable = requires { typename detail::Batched<T>::type; };
+concept Collatable = detail::HasBatched<T>;
 
 /// Joins samples the way a DataLoader does when it is not told another one. Integers become int64. UsageError when there are
 /// none, or their tensors differ in shape.

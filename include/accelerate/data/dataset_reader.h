@@ -12,6 +12,9 @@
 /// Readers of datasets of the user's own types.
 namespace accelerate::detail {
 
+/// UsageError when there is none.
+void expect_dataset(bool given);
+
 /// Takes the first row of everything that was stacked from one sample.
 void unstack(const Leaves& leaves);
 
@@ -184,6 +187,7 @@ std::unique_ptr<BatchReader> make_reader(D dataset, Collate collate_fn) {
     shared = std::make_shared<Dataset>(std::move(dataset));
   } else {
     shared = std::move(dataset);
+    expect_dataset(shared != nullptr);
   }
   if constexpr (MapDataset<Dataset>) {
     return std::make_unique<MapReader<Dataset, BatchOf<D, Collate>, Collate>>(std::move(shared), std::move(collate_fn));

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <accelerate/distributed/value.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace accelerate {
+
+/// Visits the variables of an object by name, so that one list of them serves to write its state and to read it.
+class StateFields {
+ public:
+  /// Collects a state.
+  StateFields() = default;
+  /// Reads from `state`, which must outlive this. Nothing changes before `commit`, so that a state that does not fit leaves
+  /// the object as it was. A name that is absent leaves its variable alone, and names that nobody asks for are ignored.
+  explicit StateFields(const StateDict& state) : source_(&state) {}
+
+  // A value of another kind is a UsageError that names it.
+  void operator()(std::string_view name, bool& variable);
+  void operator()(std::string_view name, int64_t& variable);
+  void operator()(std::string_view name, double& variable);
+  void operator()(std::string_view name, std::string& variable);
+  void operator()(std::string_view name, std::vector<int64_t>& variable);
+  void operator()(std::string_view name, std::vector<double>& variable);
+  /// Any other variable: `write` gives it as a value, `read` takes a value apart and returns what sets the variable to it.
+  void operator()(std::string_view name, const std::function<Value()>& write,
+                  const std::function<std::function<void()>(const Value&)>& read);
+  /// What others expect to find in the file, and nobody needs to read.
+  void constant(std::string_view name, Value value);
+
+  /// The state that was collected.
+  StateDict take() { return std::move(written_); }
+  /// Sets the variables to what was read.
+  void commit();
+
+ private:
+  template <class T>
+  void plain(std::string_view name, T& variable);
+
+  const StateDict* source_ = nullptr;
+  StateDict written_;
+  std::vector<std::function<void()>> commits_;
+};
+
+}  // namespace accelerate

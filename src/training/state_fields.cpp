@@ -1,0 +1,72 @@
+#include <accelerate/core/error.h>
+#include <accelerate/training/state_fields.h>
+
+namespace accelerate {
+
+namespace {
+
+template <class T>
+Value field_value(const T& variable) {
+  return variable;
+}
+
+template <class T>
+Value field_value(const std::vector<T>& variable) {
+  return Value::List(variable.begin(), variable.end());
+}
+
+template <class T>
+void parse_field(const Value& value, T& parsed) {
+  parsed = value.get<T>();
+}
+
+template <class T>
+void parse_field(const Value& value, std::vector<T>& parsed) {
+  // Python's objects hold lists or tuples as their users gave them.
+  const auto& items = value.kind() == Value::Kind::tuple ? value.as<Value::Tuple>().items : value.as<Value::List>();
+  for (const auto& item : items) parsed.push_back(item.get<T>());
+}
+
+}  // namespace
+
+template <class T>
+void StateFields::plain(std::string_view name, T& variable) {
+  (*this)(
+      name, [&] { return field_value(variable); },
+      [&](const Value& value) {
+        T parsed{};
+        parse_field(value, parsed);
+        return [&variable, parsed = std::move(parsed)] { variable = parsed; };
+      });
+}
+
+void StateFields::operator()(std::string_view name, bool& variable) { plain(name, variable); }
+void StateFields::operator()(std::string_view name, int64_t& variable) { plain(name, variable); }
+void StateFields::operator()(std::string_view name, double& variable) { plain(name, variable); }
+void StateFields::operator()(std::string_view name, std::string& variable) { plain(name, variable); }
+void StateFields::operator()(std::string_view name, std::vector<int64_t>& variable) { plain(name, variable); }
+void StateFields::operator()(std::string_view name, std::vector<double>& variable) { plain(name, variable); }
+
+void StateFields::operator()(std::string_view name, const std::function<Value()>& write,
+                             const std::function<std::function<void()>(const Value&)>& read) {
+  if (!source_) {
+    written_[name] = write();
+  } else if (source_->contains(name)) {
+    try {
+      commits_.push_back(read(source_->at(name)));
+    } catch (const UsageError& error) {
+      throw UsageError("A state whose \"" + std::string(name) + "\" does not fit: " + error.what());
+    }
+  }
+}
+
+void StateFields::constant(std::string_view name, Value value) {
+  if (!source_) written_[name] = std::move(value);
+}
+
+void StateFields::commit() {
+  for (const auto& set : commits_) set();
+  commits_.clear();
+}
+
+}  // namespace accelerate

@@ -1,5 +1,7 @@
 #include "training/fused_step.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -11,9 +13,11 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <optional>
 #include <typeinfo>
 
 #include "training/fusable.h"
+#include "training/serial_scope.h"
 
 namespace accelerate::detail {
 namespace {
@@ -30,13 +34,17 @@ class PlainStep : public OptimizerStep {
   Optimizer& optimizer_;
 };
 
+// Tensors that are not worth waking other threads for: the grain of LibTorch's own operators.
+constexpr int64_t kSmall = 32768;
+
 /// What is common to the calls of all kernels: parameters of one group, device and dtype, with their gradients.
 struct FusedCall {
   const OptimizerParamGroup* group = nullptr;
+  bool small = false;
   std::vector<at::Tensor> parameters, gradients;
 
-  bool takes(const OptimizerParamGroup& its_group, const at::Tensor& parameter) const {
-    return group == &its_group && parameters.front().device() == parameter.device() &&
+  bool takes(const at::Tensor& parameter, bool is_small) const {
+    return small == is_small && parameters.front().device() == parameter.device() &&
            parameters.front().scalar_type() == parameter.scalar_type();
   }
   void add(const at::Tensor& parameter) {
@@ -61,6 +69,7 @@ class FusedStep : public OptimizerStep {
   void take() override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
+    has_threads_ = at::get_num_threads() > 1;
     bool refused = false;
     for (const auto& group : optimizer_.param_groups()) {
       for (const auto& parameter : group.params()) {
@@ -71,18 +80,20 @@ class FusedStep : public OptimizerStep {
       }
     }
     if (refused) step_refused();
-    for (size_t i = 0; i < used_; ++i) derived().make(calls_[i]);
+    for (size_t i = 0; i < used_; ++i) launch(calls_[i]);
   }
 
  protected:
   /// The call that `matches` among those of this kind of parameter, or a new one.
   template <class Matches>
   Call& call_for(const OptimizerParamGroup& group, const at::Tensor& parameter, const Matches& matches) {
+    const bool small = has_threads_ && parameter.is_cpu() && parameter.numel() < kSmall;
     for (size_t i = used_; i-- > 0 && calls_[i].group == &group;) {
-      if (calls_[i].takes(group, parameter) && matches(calls_[i])) return calls_[i];
+      if (calls_[i].takes(parameter, small) && matches(calls_[i])) return calls_[i];
     }
     if (used_ == calls_.size()) calls_.emplace_back();
     calls_[used_].group = &group;
+    calls_[used_].small = small;
     return calls_[used_++];
   }
 
@@ -99,6 +110,20 @@ class FusedStep : public OptimizerStep {
 
   Derived& derived() { return static_cast<Derived&>(*this); }
 
+  void launch(Call& call) {
+    {
+      std::optional<SerialScope> serial;
+      if (call.small) serial.emplace();
+      // Autograd looks at every tensor of every list, and has nothing to record here.
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
+      derived().make(call);
+    }
+    // What it would have done: a backward pass that still needs the old values has to find out.
+    for (const auto& parameter : call.parameters) {
+      if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+
   void step_refused() {
     HiddenGradients hidden;
     for (size_t i = 0; i < used_; ++i) {
@@ -110,6 +135,7 @@ class FusedStep : public OptimizerStep {
   // Calls keep the memory of their lists from step to step.
   std::vector<Call> calls_;
   size_t used_ = 0;
+  bool has_threads_ = false;
 };
 
 template <class State>

@@ -99,10 +99,10 @@ StateDict LRScheduler::state_dict() const {
   return fields.take();
 }
 
-void LRScheduler::load_state_dict(const StateDict& state) {
+StateFields LRScheduler::read_state(const StateDict& state) {
   if (!state.contains("_schedulers")) state.at("last_epoch");
+  const auto groups = optimizer_.param_groups().size();
   for (const auto* name : {"base_lrs", "_last_lr"}) {
-    const auto groups = optimizer_.param_groups().size();
     if (!state.contains(name) || state.at(name).kind() != Value::Kind::list) continue;
     const auto saved = state.at(name).as<Value::List>().size();
     if (saved == groups) continue;
@@ -111,7 +111,9 @@ void LRScheduler::load_state_dict(const StateDict& state) {
   }
   StateFields fields(state);
   visit_state(fields);
-  fields.commit();
+  return fields;
 }
+
+void LRScheduler::load_state_dict(const StateDict& state) { read_state(state).commit(); }
 
 }  // namespace accelerate

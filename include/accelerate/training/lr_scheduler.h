@@ -32,7 +32,7 @@ class LRScheduler {
   LRScheduler& operator=(const LRScheduler&) = delete;
   virtual ~LRScheduler();
 
-  /// Sets the learning rates of the next step. To be called after the optimizer's. A step that fails changes nothing.
+  /// Sets the learning rates of the next step. To be called after the optimizer's.
   virtual void step();
   /// The same at a point in time that may lie between two steps. UsageError from schedulers that cannot.
   virtual void step(double epoch);
@@ -43,7 +43,7 @@ class LRScheduler {
   const std::vector<double>& base_lrs() const { return base_lrs_; }
   /// How many steps have been taken.
   int64_t last_epoch() const { return last_epoch_; }
-  /// Python's _step_count: last_epoch + 1 in a scheduler that counts, as nothing ever sets it back.
+  /// How often `step` was called, the constructor's own call included.
   int64_t step_count() const { return step_count_; }
   /// The number of steps after which `step` must not be called any more; nothing when there is no end.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
@@ -90,6 +90,10 @@ class LRScheduler {
   virtual bool is_fresh() const { return last_epoch_ == 0; }
   /// Takes the step of the constructor back, as far as counting goes.
   virtual void undo_count() { --last_epoch_; }
+  /// This one, or of what it is made of the one that was made first.
+  virtual const LRScheduler& first_made() const { return *this; }
+  /// A state that was read and checked, and is not in force before it is committed.
+  StateFields read_state(const StateDict& state);
 
   torch::optim::Optimizer& optimizer_;
   const std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();

@@ -1,0 +1,18 @@
+#pragma once
+
+namespace accelerate::detail {
+
+/// While it lives, operators that this thread calls use no other threads. The fused kernels share out even the smallest tensor,
+/// and to wake helpers for it takes longer than the work. Unlike at::set_num_threads it is seen by this thread alone.
+class [[nodiscard]] SerialScope {
+ public:
+  SerialScope();
+  ~SerialScope();
+  SerialScope(const SerialScope&) = delete;
+  SerialScope& operator=(const SerialScope&) = delete;
+
+ private:
+  int threads_;
+};
+
+}  // namespace accelerate::detail

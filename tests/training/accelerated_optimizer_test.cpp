@@ -1,0 +1,195 @@
+#include <accelerate/core/error.h>
+#include <accelerate/training/accelerated_optimizer.h>
+#include <accelerate/training/grad_scaler.h>
+#include <accelerate/training/gradient_state.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+namespace {
+
+using accelerate::AcceleratedOptimizer;
+using accelerate::GradientState;
+using accelerate::GradScaler;
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+using torch::optim::SGD;
+
+torch::Tensor weight_with_gradient(double gradient = 1) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  weight.mutable_grad() = torch::full({2}, gradient);
+  return weight;
+}
+
+TEST(AcceleratedOptimizer, StepAndZeroGradDoNothingWhileGradientsAreAccumulated) {
+  auto weight = weight_with_gradient();
+  SGD sgd({weight}, 0.5);
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer optimizer(sgd, state);
+  state->set_sync_gradients(false);
+  optimizer.step();
+  optimizer.zero_grad();
+  EXPECT_TRUE(weight.grad().defined());
+  EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
+  EXPECT_FALSE(optimizer.step([] { return torch::ones({}); }).defined());
+  state->set_sync_gradients(true);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+  optimizer.zero_grad(false);
+  EXPECT_TRUE(torch::equal(weight.grad(), torch::zeros({2})));
+  optimizer.zero_grad();
+  EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST(AcceleratedOptimizer, CopiesAreTheSameOptimizer) {
+  auto weight = weight_with_gradient();
+  SGD sgd({weight}, 0.5), other({weight}, 0.5);
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer optimizer(sgd, state);
+  auto copy = optimizer;
+  EXPECT_EQ(copy, optimizer);
+  EXPECT_EQ(&copy.optimizer(), &sgd);
+  EXPECT_EQ(copy, AcceleratedOptimizer(sgd, state)) << "prepared twice";
+  EXPECT_FALSE(copy == AcceleratedOptimizer(other, state));
+  copy.param_groups()[0].options().set_lr(0.25);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.75)));
+}
+
+TEST(AcceleratedOptimizer, KeepsASharedOptimizerAlive) {
+  auto weight = weight_with_gradient();
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer optimizer(std::make_shared<SGD>(std::vector<torch::Tensor>{weight}, 0.5), state);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+  EXPECT_THROW(AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer>(), state), accelerate::UsageError);
+}
+
+TEST(AcceleratedOptimizer, ClosureIsCalledWithGradientsOnAndItsLossReturned) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  SGD sgd({weight}, 0.5);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>());
+  const torch::NoGradGuard no_grad;
+  const auto loss = optimizer.step([&] {
+    auto sum = weight.sum();
+    sum.backward();
+    return sum;
+  });
+  EXPECT_EQ(loss.item<double>(), 2);
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+}
+
+TEST(AcceleratedOptimizer, ClosureWithAScalerIsRefused) {
+  auto weight = weight_with_gradient();
+  SGD sgd({weight}, 0.5);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>(), std::make_shared<GradScaler>());
+  EXPECT_THROW(optimizer.step([] { return torch::ones({}); }), accelerate::UsageError);
+}
+
+TEST(AcceleratedOptimizer, AWeightThatIsListedTwiceIsSteppedOnce) {
+  auto weight = weight_with_gradient();
+  SGD sgd({weight, weight}, 0.5);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>());
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+  sgd.add_param_group({{weight}});
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::zeros({2})));
+}
+
+TEST(AcceleratedOptimizer, StateGoesToTheDeviceOfItsParameter) {
+  // Adagrad makes its state at once; meta stands for a device that the CPU build has.
+  auto weight = torch::ones({2}, torch::requires_grad());
+  torch::optim::Adagrad adagrad({weight});
+  weight.unsafeGetTensorImpl()->shallow_copy_from(torch::ones({2}, torch::kMeta).getIntrusivePtr());
+  const auto device_of_sum = [&] {
+    return static_cast<torch::optim::AdagradParamState&>(*adagrad.state().at(weight.unsafeGetTensorImpl())).sum().device();
+  };
+  AcceleratedOptimizer unplaced(adagrad, std::make_shared<GradientState>(), nullptr, /*device_placement=*/false);
+  EXPECT_TRUE(device_of_sum().is_cpu());
+  AcceleratedOptimizer placed(adagrad, std::make_shared<GradientState>());
+  EXPECT_TRUE(device_of_sum().is_meta());
+}
+
+/// A step of a loss whose gradient is `gradient`, through backward as in training.
+void scaled_backward(GradScaler& scaler, const torch::Tensor& weight, double gradient) {
+  scaler.scale((weight * gradient).sum()).backward();
+}
+
+TEST(AcceleratedOptimizer, SkippedStepChangesNothingAndIsTold) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  AdamW adamw({weight}, AdamWOptions(0.1));
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 8});
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer optimizer(adamw, state, scaler);
+  const auto steps = [&] {
+    return static_cast<torch::optim::AdamWParamState&>(*adamw.state().at(weight.unsafeGetTensorImpl())).step();
+  };
+  scaled_backward(*scaler, weight, 1);
+  optimizer.step();
+  optimizer.zero_grad();
+  EXPECT_FALSE(optimizer.step_was_skipped());
+  EXPECT_EQ(steps(), 1);
+  const auto before = weight.detach().clone();
+  scaled_backward(*scaler, weight, std::numeric_limits<double>::infinity());
+  optimizer.step();
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  EXPECT_EQ(steps(), 1);
+  EXPECT_TRUE(torch::equal(weight, before));
+  EXPECT_EQ(scaler->get_scale(), 4);
+  // While gradients are accumulated the answer stays, until a step is taken.
+  state->set_sync_gradients(false);
+  optimizer.step();
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  state->set_sync_gradients(true);
+  optimizer.zero_grad();
+  scaled_backward(*scaler, weight, 1);
+  optimizer.step();
+  EXPECT_FALSE(optimizer.step_was_skipped());
+  EXPECT_EQ(steps(), 2);
+}
+
+TEST(AcceleratedOptimizer, GradientsAccumulatedOverSeveralBatchesAreUnscaledOnce) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  SGD sgd({weight}, 0.5);
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 1024, .growth_interval = 1});
+  const auto state = std::make_shared<GradientState>(2);
+  AcceleratedOptimizer optimizer(sgd, state, scaler);
+  for (int i = 0; i < 4; ++i) {
+    state->count_batch();
+    scaled_backward(*scaler, weight, 0.25);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+  EXPECT_EQ(scaler->get_scale(), 4096);
+}
+
+TEST(AcceleratedOptimizer, SeveralOptimizersShareAScaler) {
+  auto first = torch::ones({2}, torch::requires_grad()), second = torch::ones({2}, torch::requires_grad());
+  SGD sgd_first({first}, 0.5), sgd_second({second}, 0.5);
+  // The factor doubles at every step: the second optimizer must use the one that its gradients were made with.
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 8, .growth_interval = 1});
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer one(sgd_first, state, scaler), two(sgd_second, state, scaler);
+  scaler->scale((first + second).sum()).backward();
+  one.step();
+  EXPECT_EQ(scaler->get_scale(), 16);
+  two.step();
+  EXPECT_TRUE(torch::equal(first, torch::full({2}, 0.5)));
+  EXPECT_TRUE(torch::equal(second, torch::full({2}, 0.5)));
+  one.zero_grad();
+  two.zero_grad();
+
+  // Unscaled for both, as clipping does, then one overflows: the other steps, and with what it was given.
+  scaler->scale((first * std::numeric_limits<double>::infinity() + second).sum()).backward();
+  scaler->unscale_(sgd_first);
+  scaler->unscale_(sgd_second);
+  one.step();
+  two.step();
+  EXPECT_TRUE(one.step_was_skipped());
+  EXPECT_FALSE(two.step_was_skipped());
+  EXPECT_TRUE(torch::equal(first, torch::full({2}, 0.5)));
+  EXPECT_TRUE(torch::equal(second, torch::zeros({2})));
+}
+
+}  // namespace

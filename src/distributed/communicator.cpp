@@ -267,6 +267,13 @@ void Communicator::during(const char* call, std::source_location where, const st
   end_pass();
 }
 
+void Communicator::align_calls(const char* call, std::source_location where) {
+  at::Tensor number = byte_buffer(sizeof(int64_t)).view(at::kLong);
+  *number.data_ptr<int64_t>() = logbook_ ? logbook_->page().calls.load() : 0;
+  all_reduce(number, c10d::ReduceOp::MAX, call, where);
+  if (logbook_) logbook_->skip_to(*number.data_ptr<int64_t>() + 1);
+}
+
 c10::intrusive_ptr<WatchfulGroup> Communicator::background_group() {
   return c10::make_intrusive<WatchfulGroup>(*this, parts_.group);
 }

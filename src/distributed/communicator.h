@@ -65,6 +65,8 @@ class Communicator {
   /// Runs `action`, in which exchanges go on in the background: a pass over a model. When one of them fails, that is told as `call`
   /// at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to wait.
   void during(const char* call, std::source_location where, const std::function<void()>& action);
+  /// Gives calls the same numbers on all ranks again, after some of them have made more than others.
+  void align_calls(const char* call, std::source_location where);
   /// The group as something that starts exchanges in the background sees it.
   c10::intrusive_ptr<WatchfulGroup> background_group();
 

@@ -134,6 +134,8 @@ class Logbook {
   int64_t enter(const char* call, std::source_location where, const at::Tensor* tensor);
   /// And that it has ended.
   void leave(int64_t number);
+  /// The next call has the number after `number`, which is not less than that of the last one.
+  void skip_to(int64_t number);
   void begin_activity(const char* name, const std::string& place);
   void end_activity();
   void end(Ending ending);

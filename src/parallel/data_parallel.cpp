@@ -137,15 +137,18 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
 }
 
 void DataParallel::before_forward() {
-  if (c10::GradMode::is_enabled()) {
-    if (syncs_.gradients) reducer_.prepare_for_forward();
-    rebuild_buckets();
-  }
-  if (has_buffers_ && options_.broadcast_buffers && syncs_.buffers) broadcast_buffers();
+  const bool trains = c10::GradMode::is_enabled();
+  if (trains && syncs_.gradients) reducer_.prepare_for_forward();
+  const Join::Start start{.rebuilds_buckets = trains && reducer_.will_rebuild(),
+                          .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
+  const bool exchanges = start.rebuilds_buckets || start.sends_buffers;
+  const int source = join_ != nullptr && exchanges ? join_->tell_forward(number_in_join_, start) : 0;
+  // Also where nothing is rebuilt: here a backward pass that did not reach all parameters comes to light.
+  if (trains) rebuild_buckets("forward", where_);
+  if (start.sends_buffers) broadcast_buffers(source, "forward", where_);
 }
 
-void DataParallel::rebuild_buckets() {
-  // Also where nothing is rebuilt: here a backward pass that did not reach all parameters comes to light.
+void DataParallel::rebuild_buckets(const char* call, std::source_location where) {
   const auto rebuild = [this] {
     try {
       reducer_.rebuild_buckets();
@@ -154,7 +157,7 @@ void DataParallel::rebuild_buckets() {
     }
   };
   if (reducer_.will_rebuild()) {
-    communicator_.during("forward", where_, rebuild);
+    communicator_.during(call, where, rebuild);
   } else {
     rebuild();
   }
@@ -171,11 +174,13 @@ void DataParallel::explain(const std::string& problem) const {
       "parameters that are not trained (requires_grad_(false)) before prepare, or set .ddp = {.find_unused_parameters = true}.");
 }
 
-void DataParallel::broadcast_buffers() {
+void DataParallel::broadcast_buffers(int source, const char* call, std::source_location where) {
   std::vector<at::Tensor> buffers;
   // Through handles with versions of their own: a graph that has saved a buffer does not take this for a change by the user.
-  for (const auto& buffer : module_->buffers()) buffers.push_back(buffer.variable_data());
-  broadcast_packed(communicator_, buffers, 0, "forward", where_);
+  for (const auto& buffer : module_->buffers()) {
+    if (buffer.defined()) buffers.push_back(buffer.variable_data());
+  }
+  broadcast_packed(communicator_, buffers, source, call, where);
 }
 
 bool DataParallel::wants_outputs() const {
@@ -225,6 +230,36 @@ void DataParallel::expect_gradients() {
         "find_unused_parameters: use static_graph, or freeze what is not trained.");
   }
   reducer_.prepare_for_backward({});
+}
+
+void DataParallel::set_join(Join* join, size_t number) {
+  join_ = join;
+  number_in_join_ = number;
+  if (join == nullptr) {
+    group_->before_all_reduce({});
+  } else {
+    group_->before_all_reduce([join, number](const at::Tensor& tensor) { join->tell_all_reduce(number, tensor); });
+  }
+}
+
+void DataParallel::follow_forward(const Join::Start& start, int source, const char* call, std::source_location where) {
+  if (start.rebuilds_buckets) {
+    // Who has had no backward pass knows of no order; the main process's counts.
+    reducer_.push_rebuilt_params_for_all_indices();
+    rebuild_buckets(call, where);
+  }
+  if (start.sends_buffers) broadcast_buffers(source, call, where);
+}
+
+void DataParallel::broadcast_all(int source, const char* call, std::source_location where) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& parameter : module_->parameters()) {
+    if (parameter.defined()) parameters.push_back(parameter);
+  }
+  broadcast_packed(communicator_, parameters, source, call, where);
+  if (has_buffers_ && options_.broadcast_buffers) broadcast_buffers(source, call, where);
+  // Whatever each had done last: the next forward pass begins with the same exchange everywhere.
+  syncs_.buffers = true;
 }
 
 }  // namespace accelerate::detail

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "distributed/communicator.h"
+#include "parallel/join.h"
 
 namespace torch::nn {
 class Module;
@@ -55,13 +56,21 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// A backward pass has reached the outputs.
   void outputs_reached();
 
+  /// Until `join` is null, it is told of exchanges before they begin, for model `number`.
+  void set_join(Join* join, size_t number);
+  bool joined() const { return join_ != nullptr; }
+  /// Does what a forward pass of others begins with.
+  void follow_forward(const Join::Start& start, int source, const char* call, std::source_location where);
+  /// Everybody gets the weights of `source`, and its buffers when they are sent at all.
+  void broadcast_all(int source, const char* call, std::source_location where);
+
  private:
   struct Trained;
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                std::source_location where, Trained trained);
 
-  void rebuild_buckets();
-  void broadcast_buffers();
+  void rebuild_buckets(const char* call, std::source_location where);
+  void broadcast_buffers(int source, const char* call, std::source_location where);
   [[noreturn]] void explain(const std::string& problem) const;
 
   const std::shared_ptr<torch::nn::Module> module_;
@@ -74,6 +83,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   GradientReducer reducer_;
   Syncs syncs_;
   bool first_graph_seen_ = false;
+  Join* join_ = nullptr;
+  size_t number_in_join_ = 0;
 };
 
 }  // namespace accelerate::detail

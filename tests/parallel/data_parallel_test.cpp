@@ -1,66 +1,276 @@
-#include <torch/torch.h>
-
-#include "support/together.h"
+#include "parallel/parallel_nets.h"
 
 namespace {
 
-using accelerate::DdpOptions;
-using accelerate::Model;
+using namespace parallel_nets;
+using accelerate::CommHook;
 
-struct ParallelNetImpl : torch::nn::Module {
-  ParallelNetImpl() {
-    first = register_module("first", torch::nn::Linear(4, 8));
-    second = register_module("second", torch::nn::Linear(8, 2));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(first(x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-};
-TORCH_MODULE(ParallelNet);
+class TogetherDataParallel : public TogetherParallel {};
 
-class TogetherDataParallel : public Together {
- protected:
-  template <class Holder>
-  auto prepared(const Holder& holder, const DdpOptions& options = {}) {
-    using M = typename std::decay_t<decltype(holder.ptr())>::element_type;
-    return Model<M>(holder.ptr(), state(), {.ddp = options}, std::source_location::current());
-  }
-  static torch::Tensor rows(int rank) { return torch::arange(12, torch::kFloat).view({3, 4}).sin() * (rank + 1); }
-  /// What the mean over ranks should be: the gradient of the mean loss over the rows of all.
-  template <class Module>
-  std::vector<torch::Tensor> expected_gradients(Module& net) {
-    std::vector<torch::Tensor> inputs;
-    for (int r = 0; r < world(); ++r) inputs.push_back(rows(r));
-    net->zero_grad();
-    net->forward(torch::cat(inputs)).square().mean().backward();
-    return gradients(net);
-  }
-  template <class Module>
-  static std::vector<torch::Tensor> gradients(Module& net) {
-    std::vector<torch::Tensor> found;
-    for (const auto& parameter : net->parameters()) found.push_back(parameter.grad().clone());
-    return found;
-  }
-  static void expect_close(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b, double tolerance = 1e-6) {
-    EXPECT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) EXPECT_TRUE(torch::allclose(a[i], b[i], tolerance, tolerance)) << i;
-  }
-  void backward(const torch::Tensor& loss, std::source_location where = std::source_location::current()) {
-    accelerate::detail::run_backward(state(), where, [&] { loss.backward(); });
-  }
-};
-
-TEST_F(TogetherDataParallel, GradientsAreTheMeanOverRanks) {
-  torch::manual_seed(rank());  // prepare gives all the weights of the first
-  ParallelNet net;
-  auto model = prepared(net);
-  ParallelNet twin;
-  accelerate::load_state_dict(*twin, accelerate::state_dict(*net));
-  const auto expected = expected_gradients(twin);
-  for (int step = 0; step < 3; ++step) {
-    model.zero_grad();
-    backward(model(rows(rank())).square().mean());
-    expect_close(gradients(net), expected);
+TEST_F(TogetherDataParallel, GradientsAreTheMeanOverRanksWhateverTheOptions) {
+  const std::vector<DdpOptions> kOptions = {
+      {},
+      {.bucket_cap_mb = 1},
+      {.gradient_as_bucket_view = true},
+      {.static_graph = true},
+      {.find_unused_parameters = true},
+      {.find_unused_parameters = true, .gradient_as_bucket_view = true},
+      {.find_unused_parameters = true, .static_graph = true},
+      {.bucket_cap_mb = 1, .gradient_as_bucket_view = true, .static_graph = true},
+      {.comm_wrapper = CommHook::fp16},
+  };
+  for (const auto& options : kOptions) {
+    torch::manual_seed(rank());  // prepare gives all of them the weights of the first
+    Plain net;
+    auto model = prepared(net, options);
+    for (int step = 0; step < 3; ++step) {
+      const auto expected = gradients_alone(net, [](auto& twin) { return loss_of(twin.forward(rows_of_all())); });
+      model.zero_grad(step != 1);
+      backward(loss_of(model(rows())));
+      expect_close(gradients(*net), expected);
+      take_step(*net);
+    }
+    expect_same_everywhere(net->parameters());
   }
 }
 
+TEST_F(TogetherDataParallel, GradientsThatNeedSeveralBucketsAreTheMeanToo) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 700), torch::nn::Tanh(), torch::nn::Linear(700, 700), torch::nn::Tanh(),
+                            torch::nn::Linear(700, 700), torch::nn::Linear(700, 2));
+  auto model = prepared(net, {.bucket_cap_mb = 1});
+  for (int step = 0; step < 2; ++step) {  // the second one in rebuilt buckets
+    model.zero_grad();
+    loss_of(net->forward(rows_of_all())).backward();
+    const auto expected = gradients(*net);
+    model.zero_grad();
+    backward(loss_of(model(rows())));
+    expect_close(gradients(*net), expected);
+  }
+}
+
+TEST_F(TogetherDataParallel, GradientsTravelInSixteenBitsWhenAskedTo) {
+  for (const auto& [hook, wrapper, tolerance] :
+       {std::tuple{CommHook::fp16, CommHook::no, 2e-3}, std::tuple{CommHook::bf16, CommHook::no, 2e-2},
+        std::tuple{CommHook::fp16, CommHook::fp16, 2e-3}, std::tuple{CommHook::fp16, CommHook::bf16, 2e-2}}) {
+    Plain net;
+    auto model = prepared(net, {.gradient_as_bucket_view = wrapper == CommHook::no, .comm_hook = hook, .comm_wrapper = wrapper});
+    for (int step = 0; step < 2; ++step) {
+      const auto expected = gradients_alone(net, [](auto& twin) { return loss_of(twin.forward(rows_of_all())); });
+      model.zero_grad();
+      backward(loss_of(model(rows())));
+      expect_close(gradients(*net), expected, tolerance);
+      expect_same_everywhere(gradients(*net));
+    }
+    if (world() == 1) continue;  // nothing travels
+    const auto dtype = wrapper == CommHook::bf16 || hook == CommHook::bf16 ? torch::kBFloat16 : torch::kHalf;
+    for (const auto& gradient : gradients(*net)) {
+      EXPECT_EQ(gradient.scalar_type(), torch::kFloat);
+      EXPECT_TRUE(torch::equal(gradient.to(dtype).to(torch::kFloat), gradient)) << "it has not travelled in 16 bits";
+    }
+  }
+}
+
+TEST_F(TogetherDataParallel, BuffersAreThoseOfTheMainProcessAtEveryForwardPass) {
+  for (const bool sent : {true, false}) {
+    Normalised net;
+    auto model = prepared(net, {.broadcast_buffers = sent});
+    for (int step = 0; step < 3; ++step) backward(loss_of(model(rows())));
+    // The last forward pass has moved them on from what it found; the next one evaluates with those of the main process.
+    model.eval();
+    torch::NoGradGuard no_grad;
+    model(rows());
+    const auto mean = net->norm->running_mean;
+    const bool same = torch::allclose(accelerate::broadcast(state(), mean), mean);
+    EXPECT_EQ(same, sent || rank() == 0);
+    EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 3);
+  }
+}
+
+TEST_F(TogetherDataParallel, BuffersAreSentAtTheStartUnlessTheyAreNever) {
+  for (const bool sent : {true, false}) {
+    Normalised net;
+    net->norm->running_mean.fill_(rank());
+    auto model = prepared(net, {.broadcast_buffers = sent});
+    EXPECT_EQ(net->norm->running_mean[0].item<int>(), sent ? 0 : rank());
+  }
+}
+
+TEST_F(TogetherDataParallel, ParametersWithoutAGradientAreNamedAtTheNextForwardPass) {
+  if (world() == 1) return;  // nothing is exchanged, so nothing is missed
+  Heads net;
+  auto model = prepared(net);
+  backward(loss_of(model(rows(), false)));
+  std::string message;
+  try {
+    model(rows(), false);
+  } catch (const accelerate::UsageError& error) {
+    message = error.what();
+  }
+  EXPECT_NE(message.find("on process " + std::to_string(rank()) + " gave no gradient to right.weight, right.bias, so"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("find_unused_parameters"), std::string::npos);
+}
+
+TEST_F(TogetherDataParallel, UnusedParametersAreFoundWhicheverEachProcessLeavesOut) {
+  for (const bool as_view : {false, true}) {
+    Heads net;
+    auto model = prepared(net, {.find_unused_parameters = true, .gradient_as_bucket_view = as_view});
+    for (int step = 0; step < 3; ++step) {
+      const auto uses_right = [step](int r) { return (r + step) % 2 == 1; };
+      const auto expected = gradients_alone(net, [&](auto& twin) {
+        auto total = torch::zeros({});
+        for (int r = 0; r < world(); ++r) total = total + loss_of(twin.forward(rows(r), uses_right(r))) / world();
+        return total;
+      });
+      model.zero_grad();
+      backward(loss_of(model(rows(), uses_right(rank()))));
+      expect_close(gradients(*net), expected);  // undefined where no process has used it
+    }
+  }
+}
+
+TEST_F(TogetherDataParallel, OutputsThatTakeNoPartInTheLossAreUnusedToo) {
+  StructHeads net;
+  auto model = prepared(net, {.find_unused_parameters = true});
+  for (int step = 0; step < 2; ++step) {
+    model.zero_grad();
+    const auto outputs = model(rows());
+    EXPECT_TRUE(torch::equal(outputs.more.front(), rows()));
+    backward(loss_of(outputs.left));
+    EXPECT_FALSE(net->right->weight.grad().defined());
+    const auto expected = gradients_alone(net, [](auto& twin) { return loss_of(twin.forward(rows_of_all()).left); });
+    expect_close(gradients(*net), expected);
+  }
+}
+
+TEST_F(TogetherDataParallel, AStaticGraphMayLeaveParametersOutAndUseOthersTwice) {
+  struct TwiceImpl : HeadsImpl {
+    torch::Tensor forward(const torch::Tensor& x) { return left(torch::tanh(body(x))) + left(torch::sin(body(x))); }
+  };
+  auto net = std::make_shared<TwiceImpl>();
+  Model<TwiceImpl> model(net, state(), {.ddp = {.static_graph = true}}, std::source_location::current());
+  for (int step = 0; step < 3; ++step) {
+    net->zero_grad();
+    loss_of(net->forward(rows_of_all())).backward();
+    const auto expected = gradients(*net);
+    net->zero_grad();
+    backward(loss_of(model(rows())));
+    expect_close(gradients(*net), expected);
+  }
+}
+
+TEST_F(TogetherDataParallel, ResultsWithoutTensorsCannotBeSearchedForUnusedParameters) {
+  struct Opaque {
+    explicit Opaque(torch::Tensor inside) : tensor(std::move(inside)) {}
+    torch::Tensor tensor;
+  };
+  struct OpaqueNet : HeadsImpl {
+    Opaque forward(const torch::Tensor& x) { return Opaque(left(torch::tanh(body(x))) + right(torch::sin(body(x)))); }
+  };
+  auto net = std::make_shared<OpaqueNet>();
+  Model<OpaqueNet> model(net, state(), {}, std::source_location::current());
+  backward(loss_of(model(rows()).tensor));
+  expect_same_everywhere(gradients(*net));
+  Model<OpaqueNet> searched(std::make_shared<OpaqueNet>(), state(), {.ddp = {.find_unused_parameters = true}},
+                            std::source_location::current());
+  if (world() == 1) {
+    EXPECT_NO_THROW(searched(rows()));
+  } else {
+    EXPECT_THROW(searched(rows()), accelerate::UsageError);
+  }
+}
+
+TEST_F(TogetherDataParallel, SharedParametersAreExchangedOnceAndFrozenOnesNever) {
+  struct TiedImpl : torch::nn::Module {
+    TiedImpl() {
+      first = register_module("first", torch::nn::Linear(4, 4));
+      again = register_module("again", first.ptr());
+      frozen = register_module("frozen", torch::nn::Linear(4, 4));
+      for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return again(frozen(torch::tanh(first(x)))); }
+    torch::nn::Linear first{nullptr}, again{nullptr}, frozen{nullptr};
+  };
+  auto net = std::make_shared<TiedImpl>();
+  Model<TiedImpl> model(net, state(), {}, std::source_location::current());
+  for (int step = 0; step < 2; ++step) {
+    net->zero_grad();
+    loss_of(net->forward(rows_of_all())).backward();
+    const auto expected = gradients(*net);
+    net->zero_grad();
+    backward(loss_of(model(rows())));
+    expect_close(gradients(*net), expected);
+    EXPECT_FALSE(net->frozen->weight.grad().defined());
+  }
+}
+
+TEST_F(TogetherDataParallel, ModelsThatDifferAreNamed) {
+  if (world() == 1) return;
+  const auto message_of = [](const auto& prepare) -> std::string {
+    try {
+      prepare();
+    } catch (const accelerate::DistributedError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const bool odd = accelerator().is_last_process();
+  const auto shapes = message_of([&] { prepared(torch::nn::Linear(odd ? 5 : 4, 2)); });
+  EXPECT_NE(shapes.find("weight float32[2, 5] where the main process has weight float32[2, 4]"), std::string::npos) << shapes;
+  const auto frozen = message_of([&] {
+    torch::nn::Linear net(4, 2);
+    net->weight.requires_grad_(!odd);
+    prepared(net);
+  });
+  EXPECT_NE(frozen.find("weight frozen where the main process has nothing"), std::string::npos) << frozen;
+}
+
+TEST_F(TogetherDataParallel, SparseGradientsAreTheMeanToo) {
+  struct SparseNet : torch::nn::Module {
+    SparseNet() {
+      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 3).sparse(true)));
+      linear = register_module("linear", torch::nn::Linear(3, 2));
+    }
+    torch::Tensor forward(const torch::Tensor& x) { return linear(table(x)); }
+    torch::nn::Embedding table{nullptr};
+    torch::nn::Linear linear{nullptr};
+  };
+  auto net = std::make_shared<SparseNet>();
+  Model<SparseNet> model(net, state(), {}, std::source_location::current());
+  for (int step = 0; step < 2; ++step) {
+    net->zero_grad();
+    auto total = torch::zeros({});
+    for (int r = 0; r < world(); ++r) total = total + loss_of(net->forward(torch::tensor({r, r + 1}))) / world();
+    total.backward();
+    const auto expected = net->table->weight.grad().to_dense();
+    net->zero_grad();
+    backward(loss_of(model(torch::tensor({rank(), rank() + 1}))));
+    expect_close({net->table->weight.grad().to_dense()}, {expected});
+  }
+}
+
+TEST_F(TogetherDataParallel, AnErrorOfTheUsersOwnInABackwardPassLeavesTheGroupUsable) {
+  Plain net;
+  auto model = prepared(net);
+  EXPECT_THROW(backward(torch::ones({})), c10::Error);
+  backward(loss_of(model(rows())));
+  expect_same_everywhere(gradients(*net));
+}
+
+TEST_F(TogetherDataParallel, BackwardIsWrittenDownOnlyWhenSomethingWasExchanged) {
+  Plain net;
+  auto model = prepared(net);
+  for (int step = 0; step < 3; ++step) backward(loss_of(model(rows())));
+  backward(torch::ones({1}, torch::requires_grad()).sum());
+  accelerator().wait_for_everyone();
+}
+
 }  // namespace
+
+TEST(DdpOptions, ValuesThatMeanNothingAreErrors) {
+  EXPECT_NO_THROW(accelerate::detail::check(accelerate::DdpOptions{}));
+  EXPECT_THROW(accelerate::detail::check({.bucket_cap_mb = 0}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check({.bucket_cap_mb = -3}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check({.comm_hook = static_cast<accelerate::CommHook>(7)}), accelerate::UsageError);
+}

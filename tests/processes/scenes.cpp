@@ -159,6 +159,23 @@ void killed_with_a_child() {
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
 
+/// Process 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
+void killed_in_backward() {
+  auto accelerator = patient();
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
+  auto model = accelerator.prepare(net);
+  const auto step = [&](bool dies) {
+    auto hidden = net->ptr(0)->as<torch::nn::Linear>()->forward(torch::ones({3, 4}));
+    if (dies) hidden.register_hook([](const torch::Tensor&) { std::raise(SIGKILL); });
+    auto loss = model(torch::ones({3, 4})).sum() + hidden.sum();
+    accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
+  };
+  step(false);
+  tell(accelerator, [&] { step(accelerator.process_index() == 1); });
+  tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+  wait_for_file("all have heard");
+}
+
 /// A scope that is open lets a late process in, whatever has become of others.
 void late_to_an_open_scope() {
   auto accelerator = patient();
@@ -242,6 +259,7 @@ int run(const std::string& scene) {
                                                             {"host_is_killed", host_is_killed},
                                                             {"steady", steady},
                                                             {"survivors_stay", survivors_stay},
+                                                            {"killed_in_backward", killed_in_backward},
                                                             {"killed_with_a_child", killed_with_a_child},
                                                             {"late_to_an_open_scope", late_to_an_open_scope},
                                                             {"copies_itself", copies_itself},

@@ -270,6 +270,34 @@ TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
   }
 }
 
+TEST(Scenes, ARankKilledInABackwardPassIsNamedOnAllOthersWithinFiveSeconds) {
+  for (const int size : {3, 4}) {
+    Scene scene("killed_in_backward", size);
+    EXPECT_EQ(scene.rank(1).wait().exit_code, 128 + SIGKILL);
+    const auto died = std::chrono::steady_clock::now();
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == 1) continue;
+      wait_until(
+          "rank " + std::to_string(rank) + " to hear",
+          [&] { return scene.rank(rank).output().find("wait_for_everyone") != std::string::npos; }, std::chrono::seconds(20));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - died, std::chrono::seconds(5));
+    scene.leave_file("all have heard");
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == 1) continue;
+      const std::string heard = scene.output(rank), who = "rank " + std::to_string(rank) + " of " + std::to_string(size);
+      EXPECT_EQ(heard.find("process " + std::to_string(rank) + " heard: backward at scenes.cpp:N failed on " + who +
+                           ": Process 1 is dead.\n"),
+                0U)
+          << heard;
+      EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since backward at"),
+                std::string::npos)
+          << heard;
+      EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
+    }
+  }
+}
+
 TEST(Scenes, ADeadProcessIsNotWaitedForBecauseOfItsChildren) {
   Scene scene("killed_with_a_child", 2);
   const std::string heard = scene.output(0);

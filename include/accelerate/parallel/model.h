@@ -54,6 +54,7 @@ class ModelCore {
   TensorDict named_parameters() const;
   torch::nn::Module& module() const { return *module_; }
   bool evaluation_mode() const { return options_.evaluation_mode; }
+  const ProcessState& state() const { return state_; }
 
   /// Called before a forward pass, and after it with what it returned, which may be replaced by equal tensors. `outputs` is null
   /// for a result in which tensors cannot be found.

@@ -32,12 +32,14 @@
 
 #include <accelerate/data/data_loader.h>
 #include <accelerate/data/gather_for_metrics.h>
+#include <accelerate/data/prepared_loader.h>
 #include <accelerate/data/random_sampler.h>
 #include <accelerate/data/sampler.h>
 #include <accelerate/data/tensor_dataset.h>
 #include <accelerate/data/torch_dataset.h>
 
 #include <accelerate/parallel/ddp_options.h>
+#include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
 
 #include <accelerate/accelerator/accelerator.h>

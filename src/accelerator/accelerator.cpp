@@ -67,8 +67,13 @@ void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
   models_.push_back(model);
 }
 
-detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions&) {
-  auto prepared = loader;
+detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
+  auto prepared = detail::prepare_loader(loader, {.state = state(),
+                                                  .gradient_state = gradients_,
+                                                  .configuration = options_.dataloader,
+                                                  .put_on_device = options.device_placement.value_or(options_.device_placement),
+                                                  .rng_types = options_.rng_types});
+  std::erase_if(loaders_, [&](const auto& other) { return other.core() == prepared.core(); });
   loaders_.push_back(prepared);
   return prepared;
 }
@@ -146,6 +151,11 @@ void Accelerator::free_memory() {
 NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
   const bool exchanged = gradients_->count_batch() || gradients_->options().sync_each_batch;
   return exchanged ? NoSyncScope() : NoSyncScope(models);
+}
+
+UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,
+                                                  const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
+  return UnevenInputsScope(use_distributed() ? JoinScope(models) : JoinScope(), gradients_, loaders_, options.even_batches);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {

@@ -76,6 +76,14 @@ void shard_batches(Reading& reading, const DataLoaderConfiguration& configuratio
 
 }  // namespace
 
+std::optional<bool> set_even_batches(const LoaderHandle& loader, bool on) {
+  auto* shard = dynamic_cast<BatchSamplerShard*>(loader.core()->reading.batches.get());
+  if (!shard) return std::nullopt;
+  const bool before = shard->options().even_batches;
+  shard->set_even_batches(on);
+  return before;
+}
+
 LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation) {
   if (loader.prepared()) return loader;
   const auto& configuration = preparation.configuration;

@@ -14,6 +14,7 @@ PreparedPass::PreparedPass(std::shared_ptr<PreparedCore> core, std::source_locat
 void PreparedPass::finish(bool had_batches) {
   if (had_batches) ++core_->iteration;
   leave();
+  if (sharing().gradient_state) sharing().gradient_state->data_ended();
 }
 
 void PreparedPass::leave() {

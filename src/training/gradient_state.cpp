@@ -33,4 +33,8 @@ bool GradientState::end_of_dataloader() const { return in_dataloader() && loader
 
 int64_t GradientState::remainder() const { return in_dataloader() ? loaders_.back()->remainder : -1; }
 
+void GradientState::data_ended() const {
+  if (on_end_of_data_ && !in_dataloader()) on_end_of_data_();
+}
+
 }  // namespace accelerate

@@ -3,6 +3,7 @@
 #include <accelerate/accelerator/options.h>
 #include <accelerate/accelerator/preparable.h>
 #include <accelerate/accelerator/process_control.h>
+#include <accelerate/accelerator/uneven_inputs_scope.h>
 #include <accelerate/data/gather_for_metrics.h>
 #include <accelerate/training/autocast.h>
 #include <accelerate/training/clip.h>
@@ -133,6 +134,12 @@ class Accelerator : public ProcessControl {
   TriggerSyncScope trigger_sync_in_backward(const Model<M>& model) const {
     return TriggerSyncScope(model.core());
   }
+  /// A scope in which processes may have different numbers of batches for these models: see UnevenInputsScope. One process alone
+  /// needs none, and is given one that does nothing.
+  template <ModuleType... M>
+  UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options, const Model<M>&... models) {
+    return join_uneven_inputs(options, std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
+  }
   /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
@@ -189,6 +196,8 @@ class Accelerator : public ProcessControl {
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
   AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
+  UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
+                                       const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
 
   AcceleratorOptions options_;

@@ -62,6 +62,9 @@ class AcceleratedScheduler {
   /// The optimizer whose rates it sets, or null when that is none of those it follows.
   torch::optim::Optimizer* optimizer() const;
 
+  /// True when both are the same scheduler.
+  bool operator==(const AcceleratedScheduler& other) const = default;
+
   class Inner;
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -49,12 +50,18 @@ class GradientState {
   bool end_of_dataloader() const;
   int64_t remainder() const;
 
+  /// Called, when there is one, whenever a loop that is nested in no other has come to the end of its data.
+  void on_end_of_data(std::function<void()> action) { on_end_of_data_ = std::move(action); }
+  /// A loop has come to the end of its data, and has left.
+  void data_ended() const;
+
  private:
   int num_steps_;
   GradientAccumulationOptions options_;
   bool sync_gradients_ = true;
   int64_t step_ = 0;
   std::vector<std::shared_ptr<const LoaderPosition>> loaders_;
+  std::function<void()> on_end_of_data_;
 };
 
 }  // namespace accelerate

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <accelerate/data/prepared_loader.h>
+#include <accelerate/parallel/join_scope.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace accelerate {
+
+struct JoinUnevenInputsOptions {
+  /// What prepared map-style loaders do with their last batches within the scope. Not given: as they were prepared.
+  std::optional<bool> even_batches = {};
+};
+
+/// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in what the others exchange until
+/// theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
+class [[nodiscard]] UnevenInputsScope {
+ public:
+  UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients, const std::vector<detail::LoaderHandle>& loaders,
+                    std::optional<bool> even_batches);
+  UnevenInputsScope(UnevenInputsScope&&) noexcept = default;
+  UnevenInputsScope& operator=(UnevenInputsScope&&) = delete;
+  ~UnevenInputsScope();
+
+  /// This process has no more batches. Returns when no process has any.
+  void finish() { join_->finish(); }
+
+ private:
+  std::unique_ptr<JoinScope> join_;  // where it is must not change: the end of data calls it
+  std::shared_ptr<GradientState> gradients_;
+  std::vector<std::pair<detail::LoaderHandle, bool>> even_before_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,21 @@
+#include <accelerate/accelerator/uneven_inputs_scope.h>
+
+namespace accelerate {
+
+UnevenInputsScope::UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients,
+                                     const std::vector<detail::LoaderHandle>& loaders, std::optional<bool> even_batches)
+    : join_(std::make_unique<JoinScope>(std::move(join))), gradients_(std::move(gradients)) {
+  gradients_->on_end_of_data([scope = join_.get()] { scope->finish(); });
+  if (!even_batches) return;
+  for (const auto& loader : loaders) {
+    if (const auto before = detail::set_even_batches(loader, *even_batches)) even_before_.emplace_back(loader, *before);
+  }
+}
+
+UnevenInputsScope::~UnevenInputsScope() {
+  if (!join_) return;
+  gradients_->on_end_of_data({});
+  for (const auto& [loader, even] : even_before_) detail::set_even_batches(loader, even);
+}
+
+}  // namespace accelerate

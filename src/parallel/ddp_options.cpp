@@ -14,7 +14,7 @@ void check_comm_hook(CommHook hook, const char* option) {
 
 }  // namespace
 
-void check(const DdpOptions& options) {
+void check_ddp_options(const DdpOptions& options) {
   if (options.bucket_cap_mb < 1) {
     throw UsageError("bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) +
                      ": a bucket holds at least 1 MiB. The default is 25.");

@@ -59,7 +59,7 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
                      std::source_location where)
     : module_(std::move(module)), state_(state), options_(options) {
   if (!module_) throw UsageError("prepare was given an empty module.");
-  check(options.ddp);
+  check_ddp_options(options.ddp);
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;

@@ -16,7 +16,7 @@ class TogetherCudaTraining : public Together {
     int64_t skipped = 0;
   };
   /// 60 steps on a sum that a small net can learn.
-  static Run train(Precision precision, accelerate::GradScalerOptions scaler = {}, int64_t workers = 0) {
+  static Run train(Precision precision, accelerate::GradScalerOptions scaler = {}, int workers = 0) {
     torch::manual_seed(0);
     Accelerator accelerator({.mixed_precision = precision, .dataloader = {.non_blocking = true}, .grad_scaler = scaler});
     torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1));
@@ -71,7 +71,7 @@ TEST_F(TogetherCudaTraining, WorkersAndPinnedMemoryGiveTheSameBatches) {
 
 /// Fused kernels on the device against torch::optim on the device, fed the same gradients.
 template <class Optimizer, class Options>
-double difference_after_100_steps(const Options& options) {
+double cuda_difference_after_100_steps(const Options& options) {
   Accelerator accelerator;
   torch::manual_seed(1);
   torch::nn::Linear mine(16, 16);
@@ -93,9 +93,9 @@ double difference_after_100_steps(const Options& options) {
 }
 
 TEST_F(TogetherCudaTraining, FusedStepsEqualUnfusedOnes) {
-  EXPECT_LT(difference_after_100_steps<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2).weight_decay(0.1)), 1e-6);
-  EXPECT_LT(difference_after_100_steps<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true)), 1e-6);
-  EXPECT_LT(difference_after_100_steps<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9).nesterov(true)), 1e-6);
+  EXPECT_LT(cuda_difference_after_100_steps<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2).weight_decay(0.1)), 1e-6);
+  EXPECT_LT(cuda_difference_after_100_steps<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true)), 1e-6);
+  EXPECT_LT(cuda_difference_after_100_steps<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9).nesterov(true)), 1e-6);
 }
 
 }  // namespace

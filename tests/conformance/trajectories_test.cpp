@@ -50,7 +50,7 @@ class TogetherGoldenTrajectories : public Together {
     if (name == "StepLR")
       return std::make_shared<accelerate::StepLR>(optimizer, accelerate::StepLROptions{.step_size = a.at("step_size"), .gamma = a.at("gamma")});
     if (name == "CosineAnnealingLR")
-      return std::make_shared<accelerate::CosineAnnealingLR>(optimizer, accelerate::CosineAnnealingLROptions{.t_max = a.at("T_max")});
+      return std::make_shared<accelerate::CosineAnnealingLR>(optimizer, accelerate::CosineAnnealingLROptions{.T_max = a.at("T_max")});
     if (name == "OneCycleLR") {
       return std::make_shared<accelerate::OneCycleLR>(
           optimizer, accelerate::OneCycleLROptions{.max_lr = {a.at("max_lr").get<double>()}, .total_steps = a.at("total_steps")});

@@ -161,12 +161,12 @@ TEST_F(TogetherDataParallel, AStaticGraphMayLeaveParametersOutAndUseOthersTwice)
 }
 
 TEST_F(TogetherDataParallel, ResultsWithoutTensorsCannotBeSearchedForUnusedParameters) {
-  struct Opaque {
-    explicit Opaque(torch::Tensor inside) : tensor(std::move(inside)) {}
+  struct HiddenTensor {
+    explicit HiddenTensor(torch::Tensor inside) : tensor(std::move(inside)) {}
     torch::Tensor tensor;
   };
   struct OpaqueNet : HeadsImpl {
-    Opaque forward(const torch::Tensor& x) { return Opaque(left(torch::tanh(body(x))) + right(torch::sin(body(x)))); }
+    HiddenTensor forward(const torch::Tensor& x) { return HiddenTensor(left(torch::tanh(body(x))) + right(torch::sin(body(x)))); }
   };
   auto net = std::make_shared<OpaqueNet>();
   Model<OpaqueNet> model(net, state(), {}, std::source_location::current());

@@ -25,7 +25,7 @@ struct DdpOptions {
 
 namespace detail {
 /// UsageError when a value cannot mean anything.
-void check(const DdpOptions& options);
+void check_ddp_options(const DdpOptions& options);
 }  // namespace detail
 
 }  // namespace accelerate

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -44,30 +45,45 @@ struct is_std_array<std::array<T, N>> : std::true_type {};
 template <class T>
 concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !is_std_array<T>::value && !std::is_empty_v<T>;
 
+/// Calls `f` with all fields of `s` and returns what it returns.
+template <class S, class F>
+constexpr auto with_fields(S& s, F&& f) {
+  constexpr size_t n = field_count<std::remove_const_t<S>>();
+  static_assert(n >= 1 && n <= kMostFields, "a struct that travels between processes has 1 to 16 fields");
+  // clang-format off
+  if constexpr (n == 1) { auto& [a] = s; return f(a); }
+  else if constexpr (n == 2) { auto& [a, b] = s; return f(a, b); }
+  else if constexpr (n == 3) { auto& [a, b, c] = s; return f(a, b, c); }
+  else if constexpr (n == 4) { auto& [a, b, c, d] = s; return f(a, b, c, d); }
+  else if constexpr (n == 5) { auto& [a, b, c, d, e] = s; return f(a, b, c, d, e); }
+  else if constexpr (n == 6) { auto& [a, b, c, d, e, g] = s; return f(a, b, c, d, e, g); }
+  else if constexpr (n == 7) { auto& [a, b, c, d, e, g, h] = s; return f(a, b, c, d, e, g, h); }
+  else if constexpr (n == 8) { auto& [a, b, c, d, e, g, h, i] = s; return f(a, b, c, d, e, g, h, i); }
+  else if constexpr (n == 9) { auto& [a, b, c, d, e, g, h, i, j] = s; return f(a, b, c, d, e, g, h, i, j); }
+  else if constexpr (n == 10) { auto& [a, b, c, d, e, g, h, i, j, k] = s; return f(a, b, c, d, e, g, h, i, j, k); }
+  else if constexpr (n == 11) { auto& [a, b, c, d, e, g, h, i, j, k, l] = s; return f(a, b, c, d, e, g, h, i, j, k, l); }
+  else if constexpr (n == 12) { auto& [a, b, c, d, e, g, h, i, j, k, l, m] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m); }
+  else if constexpr (n == 13) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o); }
+  else if constexpr (n == 14) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p); }
+  else if constexpr (n == 15) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q); }
+  else if constexpr (n == 16) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r); }
+  // clang-format on
+}
+
 /// Calls `f` with each field of `s`, in order.
 template <class S, class F>
 constexpr void for_each_field(S& s, F&& f) {
-  constexpr size_t n = field_count<std::remove_const_t<S>>();
-  static_assert(n >= 1 && n <= kMostFields, "a struct that travels between processes has 1 to 16 fields");
-  const auto each = [&f](auto&... fields) { (f(fields), ...); };
-  // clang-format off
-  if constexpr (n == 1) { auto& [a] = s; each(a); }
-  else if constexpr (n == 2) { auto& [a, b] = s; each(a, b); }
-  else if constexpr (n == 3) { auto& [a, b, c] = s; each(a, b, c); }
-  else if constexpr (n == 4) { auto& [a, b, c, d] = s; each(a, b, c, d); }
-  else if constexpr (n == 5) { auto& [a, b, c, d, e] = s; each(a, b, c, d, e); }
-  else if constexpr (n == 6) { auto& [a, b, c, d, e, g] = s; each(a, b, c, d, e, g); }
-  else if constexpr (n == 7) { auto& [a, b, c, d, e, g, h] = s; each(a, b, c, d, e, g, h); }
-  else if constexpr (n == 8) { auto& [a, b, c, d, e, g, h, i] = s; each(a, b, c, d, e, g, h, i); }
-  else if constexpr (n == 9) { auto& [a, b, c, d, e, g, h, i, j] = s; each(a, b, c, d, e, g, h, i, j); }
-  else if constexpr (n == 10) { auto& [a, b, c, d, e, g, h, i, j, k] = s; each(a, b, c, d, e, g, h, i, j, k); }
-  else if constexpr (n == 11) { auto& [a, b, c, d, e, g, h, i, j, k, l] = s; each(a, b, c, d, e, g, h, i, j, k, l); }
-  else if constexpr (n == 12) { auto& [a, b, c, d, e, g, h, i, j, k, l, m] = s; each(a, b, c, d, e, g, h, i, j, k, l, m); }
-  else if constexpr (n == 13) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o); }
-  else if constexpr (n == 14) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p); }
-  else if constexpr (n == 15) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q); }
-  else if constexpr (n == 16) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r] = s; each(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r); }
-  // clang-format on
+  with_fields(s, [&f](auto&... fields) { (f(fields), ...); });
 }
+
+struct TypesOfFields {
+  template <class... T>
+  constexpr auto operator()(T&...) const {
+    return std::type_identity<std::tuple<std::remove_cv_t<T>...>>();
+  }
+};
+/// The types of the fields of a plain struct, as a std::tuple.
+template <PlainStruct S>
+using FieldTypes = typename decltype(with_fields(std::declval<S&>(), TypesOfFields()))::type;
 
 }  // namespace accelerate::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <accelerate/data/data_loader.h>
+#include <accelerate/data/data_loader_configuration.h>
+#include <accelerate/distributed/process_state.h>
+#include <accelerate/distributed/random.h>
+#include <accelerate/training/gradient_state.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace accelerate {
+
+/// What a loader is prepared for.
+struct LoaderPreparation {
+  ProcessState state;
+  /// Where its loops are registered; null: nowhere.
+  std::shared_ptr<GradientState> gradient_state = {};
+  DataLoaderConfiguration configuration = {};
+  /// Move batches to the device of `state`.
+  bool put_on_device = true;
+  /// Which random numbers are made equal on all processes at the start of each pass; `generator` is that of the sampler.
+  std::vector<RngType> rng_types = {RngType::generator};
+  /// Among whom the data are shared out, and which part is read here; by default that of `state`. Not for dispatched loaders.
+  std::optional<int> num_processes = {};
+  std::optional<int> process_index = {};
+};
+
+namespace detail {
+LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation);
+}
+
+/// The same loader with this process's part of the data. A loader that is prepared already is returned as it is. UsageError when
+/// the batch size and split_batches do not fit, or dispatch_batches is wanted where it cannot be.
+template <class Batch>
+DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const LoaderPreparation& preparation) {
+  return DataLoader<Batch>(detail::prepare_loader(loader, preparation));
+}
+
+}  // namespace accelerate

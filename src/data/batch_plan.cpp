@@ -1,0 +1,132 @@
+#include "data/batch_plan.h"
+
+#include <ATen/DeviceAccelerator.h>
+#include <ATen/ops/empty.h>
+
+namespace accelerate::detail {
+namespace {
+
+/// torch's loader draws one number at the start of each pass. Ours needs none, but what is drawn afterwards shall be the same.
+void draw_base_seed(const std::optional<at::Generator>& generator) {
+  at::empty({}, at::kLong).random_(generator);
+}
+
+bool can_pin() { return at::accelerator::getAccelerator().has_value() && at::accelerator::deviceCount() > 0; }
+
+class ReaderPlan : public BatchPlan {
+ public:
+  explicit ReaderPlan(const Reading& reading)
+      : reader_(reading.reader), batched_(reading.batched()), pin_(reading.options.pin_memory && can_pin()) {}
+
+  Anything make(const Ingredients& ingredients) const override {
+    Anything batch = read(ingredients);
+    if (pin_) {
+      for (at::Tensor* tensor : reader_->leaves(batch).tensors) {
+        if (tensor->defined() && tensor->is_cpu()) *tensor = tensor->pin_memory();
+      }
+    }
+    return batch;
+  }
+
+ protected:
+  virtual Anything read(const Ingredients& ingredients) const = 0;
+
+  const std::shared_ptr<BatchReader> reader_;
+  const bool batched_;
+
+ private:
+  const bool pin_;
+};
+
+class IndexedPlan : public ReaderPlan {
+ public:
+  IndexedPlan(const Reading& reading, const SampleSeed& seed) : ReaderPlan(reading), seed_(seed) {
+    if (batched_) {
+      batches_ = reading.batches->batches();
+    } else {
+      indices_ = reading.sampler->indices();
+    }
+  }
+
+  std::optional<Ingredients> next() override {
+    if (batched_) {
+      auto batch = batches_();
+      return batch ? std::optional<Ingredients>({std::move(*batch), {}}) : std::nullopt;
+    }
+    const auto index = indices_();
+    return index ? std::optional<Ingredients>({{*index}, {}}) : std::nullopt;
+  }
+  bool reads_in_next() const override { return false; }
+
+ protected:
+  Anything read(const Ingredients& ingredients) const override {
+    return batched_ ? reader_->read(ingredients.indices, seed_) : reader_->read_one(ingredients.indices.front(), seed_);
+  }
+
+ private:
+  const SampleSeed seed_;
+  Source<Indices> batches_;
+  Source<int64_t> indices_;
+};
+
+class StreamPlan : public ReaderPlan {
+ public:
+  explicit StreamPlan(const Reading& reading)
+      : ReaderPlan(reading),
+        samples_(reading.reader->open()),
+        batch_size_(reading.iterable_batch.value_or(1)),
+        drop_last_(reading.options.drop_last) {
+    if (reading.shard) samples_ = IterableDatasetShard<Anything>(std::move(samples_), *reading.shard);
+  }
+
+  std::optional<Ingredients> next() override {
+    Ingredients ingredients;
+    while (!ended_ && static_cast<int64_t>(ingredients.samples.size()) < batch_size_) {
+      if (auto sample = next_sample()) {
+        ingredients.samples.push_back(std::move(*sample));
+        ++read_;
+      } else {
+        ended_ = true;
+      }
+    }
+    const auto size = static_cast<int64_t>(ingredients.samples.size());
+    if (size == 0 || (drop_last_ && size < batch_size_)) return std::nullopt;
+    return ingredients;
+  }
+  bool reads_in_next() const override { return true; }
+
+ protected:
+  Anything read(const Ingredients& ingredients) const override {
+    return batched_ ? reader_->join(ingredients.samples) : reader_->join_one(ingredients.samples.front());
+  }
+
+ private:
+  std::optional<Anything> next_sample() {
+    try {
+      return samples_();
+    } catch (...) {
+      ended_ = true;
+      rethrow_while("reading the sample after the first " + std::to_string(read_) + " of this pass");
+    }
+  }
+
+  Source<Anything> samples_;
+  const int64_t batch_size_;
+  const bool drop_last_;
+  int64_t read_ = 0;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, bool fresh) {
+  if (fresh) draw_base_seed(reading.options.generator);
+  if (!reading.iterable()) return std::make_unique<IndexedPlan>(reading, seed);
+  if (auto generator = reading.reader->generator(); generator && reading.shard && !reading.reader->takes_epoch()) {
+    const std::lock_guard lock(generator->mutex());
+    generator->set_current_seed(static_cast<uint64_t>(seed.epoch));
+  }
+  return std::make_unique<StreamPlan>(reading);
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+
+#include "data/reading.h"
+
+namespace accelerate::detail {
+
+/// What one batch is made of: indices, or samples that have been read already. Without batching there is one of them.
+struct Ingredients {
+  Indices indices;
+  std::vector<Anything> samples;
+};
+
+/// The batches of one pass: what comes next, and making it.
+class BatchPlan {
+ public:
+  virtual ~BatchPlan() = default;
+  /// Nothing at the end. For one thread at a time; the batches come in the order of these calls.
+  virtual std::optional<Ingredients> next() = 0;
+  /// May be called by several threads at once.
+  virtual Anything make(const Ingredients& ingredients) const = 0;
+  /// False: `next` draws random numbers and is for the thread that trains. True: `next` is the reading itself.
+  virtual bool reads_in_next() const = 0;
+};
+
+/// Begins a pass: draws the seed that torch's loader draws, opens the dataset. `fresh` is false for workers that go on from one
+/// pass to the next, for which torch draws none.
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, bool fresh);
+
+}  // namespace accelerate::detail

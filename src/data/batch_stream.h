@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include "data/reading.h"
+
+namespace accelerate::detail {
+
+/// The batches of one pass as they come from the dataset.
+class BatchStream {
+ public:
+  virtual ~BatchStream() = default;
+  /// Null at the end.
+  virtual Anything next() = 0;
+};
+
+/// Begins a pass over what `reading` says, in this thread or with workers.
+std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed);
+
+}  // namespace accelerate::detail

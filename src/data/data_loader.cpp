@@ -1,0 +1,96 @@
+#include <ATen/Context.h>
+#include <accelerate/core/error.h>
+#include <accelerate/data/data_loader.h>
+
+#include "data/batch_stream.h"
+#include "data/loader_core.h"
+
+namespace accelerate::detail {
+namespace {
+
+/// A pass over a loader that nobody has prepared.
+class PlainPass : public LoaderPass {
+ public:
+  explicit PlainPass(std::shared_ptr<LoaderCore> core)
+      : core_(std::move(core)), stream_(open_stream(core_->reading, core_->sample_seed())), to_skip_(core_->skip_batches) {}
+
+  Anything next() override {
+    for (; to_skip_ > 0; --to_skip_) {
+      if (!stream_->next()) to_skip_ = 1;
+    }
+    Anything batch = stream_->next();
+    if (!batch) ++core_->iteration;
+    return batch;
+  }
+
+ private:
+  const std::shared_ptr<LoaderCore> core_;
+  const std::unique_ptr<BatchStream> stream_;
+  int64_t to_skip_;
+};
+
+int64_t known(const std::optional<int64_t>& number, const char* what, const Reading& reading) {
+  if (number) return *number;
+  throw UsageError(std::string(what) + " of a loader of " + reading.dataset_type + " is not known.");
+}
+
+}  // namespace
+
+std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location) { return std::make_shared<PlainPass>(shared_from_this()); }
+
+std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) const {
+  auto core = std::make_shared<LoaderCore>(std::move(what));
+  core->iteration = iteration;
+  core->skip_batches = batches;
+  return core;
+}
+
+SampleSeed LoaderCore::sample_seed() const {
+  const auto& generator =
+      reading.options.generator ? *reading.options.generator : at::globalContext().defaultGenerator(at::kCPU);
+  return {generator.current_seed(), iteration};
+}
+
+int64_t LoaderHandle::size() const {
+  return known(core_->length(), "the number of batches (size)", core_->reading);
+}
+
+std::optional<int64_t> LoaderHandle::batch_size() const {
+  const auto& options = core_->reading.options;
+  return options.batch_sampler ? std::nullopt : options.batch_size;
+}
+
+int64_t LoaderHandle::total_batch_size() const { return known(core_->total_batch_size(), "total_batch_size", core_->reading); }
+
+int64_t LoaderHandle::total_dataset_length() const {
+  return known(core_->reading.samples(), "total_dataset_length", core_->reading);
+}
+
+void LoaderHandle::set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
+
+int64_t LoaderHandle::iteration() const { return core_->iteration; }
+
+bool LoaderHandle::end_of_dataloader() const { return core_->position->end_of_dataloader; }
+
+int64_t LoaderHandle::remainder() const { return core_->position->remainder; }
+
+bool LoaderHandle::prepared() const { return core_->prepared(); }
+
+std::shared_ptr<LoaderPass> LoaderHandle::begin_pass(std::source_location where) const { return core_->begin(where); }
+
+LoaderHandle make_loader(std::unique_ptr<BatchReader> reader, DataLoaderOptions options) {
+  return LoaderHandle(std::make_shared<LoaderCore>(make_reading(std::move(reader), std::move(options))));
+}
+
+LoaderHandle skip_first_batches(const LoaderHandle& loader, int64_t num_batches) {
+  if (num_batches < 0) {
+    throw UsageError("skip_first_batches was given " + std::to_string(num_batches) + "; expected 0 or more.");
+  }
+  Reading reading = loader.core()->reading;
+  const bool by_sampler = reading.batches != nullptr;
+  if (by_sampler) reading.batches = std::make_shared<SkipBatchSampler>(reading.batches, num_batches);
+  return LoaderHandle(
+      loader.core()->skipping(std::move(reading), loader.core()->skip_batches + (by_sampler ? 0 : num_batches)));
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,155 @@
+#include "data/dispatch_pass.h"
+
+#include <ATen/ops/empty.h>
+#include <accelerate/core/error.h>
+#include <accelerate/distributed/collectives.h>
+
+namespace accelerate::detail {
+namespace {
+
+Value kind_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  Value::List shape;
+  for (const int64_t size : tensor.sizes()) shape.push_back(size);
+  return Value::Tuple{static_cast<int64_t>(tensor.scalar_type()), std::move(shape)};
+}
+
+at::Tensor empty_of(const Value& kind, const std::optional<at::Device>& device) {
+  if (kind.is_none()) return {};
+  const auto& items = kind.as<Value::Tuple>().items;
+  std::vector<int64_t> shape;
+  for (const auto& size : items[1].as<Value::List>()) shape.push_back(size.get<int64_t>());
+  return at::empty(shape, at::TensorOptions().dtype(static_cast<at::ScalarType>(items[0].get<int64_t>())).device(device.value_or(at::kCPU)));
+}
+
+Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors(std::move(batch), begin, end); }
+
+}  // namespace
+
+DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
+    : PreparedPass(std::move(core), where),
+      // On all of them, though one reads: they draw the same random numbers.
+      stream_(open_stream(reading(), core_->sample_seed())),
+      to_skip_(core_->skip_batches) {}
+
+std::optional<Value> DispatchPass::read_round() {
+  const auto& reader = *reading().reader;
+  const int parts = sharing().split_batches ? 1 : sharing().state.num_processes();
+  std::vector<Value> batches;
+  while (static_cast<int>(batches.size()) < parts) {
+    const Anything batch = stream_->next();
+    if (!batch) {
+      last_ = true;
+      break;
+    }
+    batches.push_back(reader.to_value(batch));
+  }
+  if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
+  return join(std::move(batches));
+}
+
+std::optional<Value> DispatchPass::join(std::vector<Value> parts) const {
+  try {
+    return concatenate(std::move(parts));
+  } catch (const UsageError& error) {
+    throw UsageError(std::string(error.what()) +
+                     " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
+                     "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
+  }
+}
+
+std::optional<DispatchPass::Round> DispatchPass::fetch() {
+  const auto& state = sharing().state;
+  Round round;
+  Value::List message;
+  std::exception_ptr failure;
+  if (state.is_main_process()) {
+    std::string text;
+    std::optional<Value> batch;
+    try {
+      batch = read_round();
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      text = error.what();
+    }
+    Value outline;
+    if (batch) {
+      round.batch = std::move(*batch);
+      for (const at::Tensor* tensor : leaves_of(round.batch).tensors) round.kinds.push_back(kind_of(*tensor));
+      outline = round.batch;
+      for (at::Tensor* tensor : leaves_of(outline).tensors) *tensor = at::Tensor();
+    }
+    message = {failure ? Value(text) : Value(), last_, batch.has_value(), std::move(outline), round.kinds};
+  }
+  message = broadcast_list(state, message, 0, where_);
+  if (failure) std::rethrow_exception(failure);
+  if (!message[0].is_none()) {
+    throw Error("process 0, which reads for all processes (dispatch_batches), failed: " + message[0].get<std::string>());
+  }
+  last_ = message[1].get<bool>();
+  if (!message[2].get<bool>()) return std::nullopt;
+  if (!state.is_main_process()) round = {std::move(message[3]), std::move(message[4].as<Value::List>())};
+  return round;
+}
+
+void DispatchPass::exchange(Round& round) {
+  const Leaves leaves = leaves_of(round.batch);
+  if (sharing().state.is_main_process()) {
+    if (sharing().device) send_to_device(leaves, *sharing().device, sharing().non_blocking);
+  } else {
+    for (size_t i = 0; i < leaves.tensors.size(); ++i) *leaves.tensors[i] = empty_of(round.kinds[i], sharing().device);
+  }
+  Leaves sent;
+  for (at::Tensor* tensor : leaves.tensors) {
+    if (tensor->defined()) sent.tensors.push_back(tensor);
+  }
+  sent.outline = leaves.outline;
+  broadcast(sharing().state, sent, 0, where_);
+}
+
+Anything DispatchPass::share_of(Round& round, bool last) {
+  const int64_t processes = sharing().state.num_processes(), process = sharing().state.process_index();
+  const int64_t rows = find_batch_size(round.batch);
+  int64_t share = rows / processes;
+  if (last && !reading().options.drop_last && rows % processes != 0) {
+    round.batch = concatenate(std::vector<Value>{std::move(round.batch), *beginning_});
+    ++share;
+  }
+  if (last) {
+    position().end_of_dataloader = true;
+    position().remainder = rows;
+  }
+  return reading().reader->from_value(slice_rows(std::move(round.batch), process * share, (process + 1) * share));
+}
+
+Anything DispatchPass::next() {
+  if (!begun_) {
+    begun_ = true;
+    ahead_ = fetch();
+    if (!ahead_) {
+      throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
+                       " has no samples, or too few for every process to get a batch with drop_last.");
+    }
+  }
+  while (true) {
+    if (ended_) {
+      finish(true);
+      return nullptr;
+    }
+    Round round = std::move(*ahead_);
+    exchange(round);
+    if (!beginning_ && !reading().options.drop_last) {
+      beginning_ = slice_rows(round.batch, 0, sharing().state.num_processes());
+    }
+    ended_ = last_;
+    if (!ended_) {
+      ahead_ = fetch();
+      ended_ = !ahead_;
+    }
+    Anything batch = share_of(round, ended_);
+    if (to_skip_ == 0) return batch;
+    --to_skip_;
+  }
+}
+
+}  // namespace accelerate::detail

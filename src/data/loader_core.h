@@ -1,0 +1,43 @@
+#pragma once
+
+#include <accelerate/data/data_loader.h>
+#include <accelerate/training/gradient_state.h>
+
+#include <memory>
+#include <optional>
+
+#include "data/reading.h"
+
+namespace accelerate::detail {
+
+/// A data loader whatever its batches are.
+class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
+ public:
+  explicit LoaderCore(Reading what) : reading(std::move(what)) {}
+  virtual ~LoaderCore() = default;
+
+  /// Begins a pass. `where` is the line that asked for it.
+  virtual std::shared_ptr<LoaderPass> begin(std::source_location where);
+  virtual std::optional<int64_t> length() const { return reading.length(); }
+  virtual std::optional<int64_t> total_batch_size() const { return reading.total_batch_size(); }
+  /// The same loader over another reading that begins later.
+  virtual std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches) const;
+  virtual bool prepared() const { return false; }
+  /// What the generators of samples depend on in the pass that begins now.
+  virtual SampleSeed sample_seed() const;
+
+  void set_epoch(int64_t epoch) {
+    iteration = epoch;
+    reading.set_epoch(epoch);
+  }
+
+  const Reading reading;
+  /// The number of the next pass.
+  int64_t iteration = 0;
+  /// Batches that are read and thrown away at the start of a pass; those of map-style datasets are skipped by their sampler.
+  int64_t skip_batches = 0;
+  /// Where the newest pass is.
+  std::shared_ptr<LoaderPosition> position = std::make_shared<LoaderPosition>();
+};
+
+}  // namespace accelerate::detail

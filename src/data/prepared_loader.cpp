@@ -1,0 +1,112 @@
+#include <accelerate/core/error.h>
+#include <accelerate/data/batch_sampler.h>
+#include <accelerate/data/prepared_loader.h>
+#include <accelerate/data/random_sampler.h>
+
+#include <algorithm>
+
+#include "data/prepared_core.h"
+#include "data/worker_pool.h"
+
+namespace accelerate::detail {
+namespace {
+
+bool dispatches(const Reading& reading, const LoaderPreparation& preparation) {
+  const bool wanted = preparation.configuration.dispatch_batches.value_or(preparation.put_on_device && reading.iterable());
+  if (wanted && !preparation.put_on_device) {
+    throw UsageError("dispatch_batches sends batches from device to device: it needs device placement, which is off for this loader.");
+  }
+  if (wanted && preparation.state.use_distributed() && !reading.reader->sends()) {
+    throw UsageError("dispatch_batches sends batches to other processes, and a batch of " + reading.dataset_type +
+                     " has something in it that cannot travel. Set dispatch_batches=false, and every process reads its own.");
+  }
+  return wanted;
+}
+
+void check_split(const Reading& reading, int num_processes) {
+  const auto size = reading.iterable() ? reading.iterable_batch : reading.batches ? reading.batches->batch_size() : std::nullopt;
+  if (!size) {
+    throw UsageError("split_batches cuts each batch into equal parts, and the size of these batches is not known: give batch_size, "
+                     "or a batch sampler that has one.");
+  }
+  if (*size > 1 && *size % num_processes != 0) {
+    throw UsageError("split_batches with batch_size=" + std::to_string(*size) + " on " + std::to_string(num_processes) +
+                     " processes: the batch size must be a multiple of the number of processes.");
+  }
+}
+
+/// The same order from a seed and the number of the pass.
+void make_seedable(Reading& reading, const DataLoaderConfiguration& configuration) {
+  const auto* random = dynamic_cast<const RandomSampler*>(reading.sampler.get());
+  if (!random) return;
+  SeedableSamplerOptions seeds;
+  if (configuration.data_seed) seeds.data_seed = static_cast<uint64_t>(*configuration.data_seed);
+  reading.sampler = std::make_shared<SeedableRandomSampler>(*random, seeds);
+  if (reading.batches) {
+    reading.batches = std::make_shared<SamplerBatches>(
+        reading.sampler,
+        BatchOptions{.batch_size = reading.batches->batch_size().value_or(1), .drop_last = reading.batches->drop_last()});
+  }
+}
+
+void shard_stream(Reading& reading, bool split_batches, int num_processes, int process_index) {
+  reading.shard = IterableShardOptions{.batch_size = reading.iterable_batch.value_or(1),
+                                       .drop_last = reading.options.drop_last,
+                                       .num_processes = num_processes,
+                                       .process_index = process_index,
+                                       .split_batches = split_batches};
+  iterable_round(*reading.shard);  // throws now rather than in the first pass
+  if (!split_batches) return;
+  if (*reading.iterable_batch < num_processes) {
+    throw UsageError("split_batches with batch_size=" + std::to_string(*reading.iterable_batch) + " on " +
+                     std::to_string(num_processes) + " processes leaves some without a sample.");
+  }
+  reading.iterable_batch = *reading.iterable_batch / num_processes;
+}
+
+void shard_batches(Reading& reading, const DataLoaderConfiguration& configuration, int num_processes, int process_index) {
+  if (!reading.batches) {
+    throw UsageError("a loader without batch_size cannot be shared out among processes, since that is done by batches: give it one.");
+  }
+  reading.batches = std::make_shared<BatchSamplerShard>(reading.batches, BatchShardOptions{.num_processes = num_processes,
+                                                                                           .process_index = process_index,
+                                                                                           .split_batches = configuration.split_batches,
+                                                                                           .even_batches = configuration.even_batches});
+}
+
+}  // namespace
+
+LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation) {
+  if (loader.prepared()) return loader;
+  const auto& configuration = preparation.configuration;
+  const int num_processes = preparation.num_processes.value_or(preparation.state.num_processes());
+  const int process_index = preparation.process_index.value_or(preparation.state.process_index());
+  Reading reading = loader.core()->reading;
+  Sharing sharing{.state = preparation.state,
+                  .gradient_state = preparation.gradient_state,
+                  .non_blocking = configuration.non_blocking,
+                  .rng_types = preparation.rng_types,
+                  .dispatch = dispatches(reading, preparation),
+                  .split_batches = configuration.split_batches,
+                  .data_seed = configuration.data_seed};
+  if (preparation.put_on_device) sharing.device = preparation.state.device();
+  if (reading.workers) reading.workers = std::make_shared<KeptWorkers>();
+  if (configuration.split_batches) check_split(reading, num_processes);
+  if (configuration.use_seedable_sampler) make_seedable(reading, configuration);
+  if (sharing.dispatch) {
+    reading.options.generator.reset();  // as Python: the seed of a pass is drawn from the default one
+    sharing.rng_types.clear();
+  } else if (num_processes > 1 && reading.iterable()) {
+    sharing.synchronized = reading.reader->generator();
+    shard_stream(reading, configuration.split_batches, num_processes, process_index);
+  } else if (num_processes > 1) {
+    if (!configuration.use_seedable_sampler && reading.batches) sharing.synchronized = reading.batches->own_generator();
+    shard_batches(reading, configuration, num_processes, process_index);
+  }
+  if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);
+  auto core = std::make_shared<PreparedCore>(std::move(reading), std::move(sharing));
+  core->skip_batches = loader.core()->skip_batches;
+  return LoaderHandle(std::move(core));
+}
+
+}  // namespace accelerate::detail

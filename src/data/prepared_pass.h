@@ -1,0 +1,32 @@
+#pragma once
+
+#include "data/prepared_core.h"
+
+namespace accelerate::detail {
+
+/// One pass over a prepared loader, registered as the loop that a run is in until it ends or is given up.
+class PreparedPass : public LoaderPass {
+ public:
+  ~PreparedPass() override { leave(); }
+
+ protected:
+  /// Makes the random numbers of all processes equal, registers the pass and tells everyone its number.
+  PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where);
+
+  const Reading& reading() const { return core_->reading; }
+  const Sharing& sharing() const { return core_->sharing; }
+  LoaderPosition& position() { return *position_; }
+
+  /// The one place where the data come to their end: the next pass is the next epoch. A pass without a single batch does not
+  /// count.
+  void finish(bool had_batches);
+
+  const std::shared_ptr<PreparedCore> core_;
+  const std::source_location where_;
+
+ private:
+  void leave();
+  std::shared_ptr<LoaderPosition> position_;
+};
+
+}  // namespace accelerate::detail

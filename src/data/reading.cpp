@@ -1,0 +1,111 @@
+#include "data/reading.h"
+
+#include <accelerate/core/error.h>
+#include <accelerate/data/batch_sampler.h>
+#include <accelerate/data/random_sampler.h>
+#include <c10/util/Type.h>
+
+#include "data/worker_pool.h"
+
+namespace accelerate::detail {
+namespace {
+
+void expect(bool right, const std::string& message) {
+  if (!right) throw UsageError("DataLoader: " + message);
+}
+
+void check_workers(const DataLoaderOptions& options) {
+  expect(options.num_workers >= 0, "num_workers=" + std::to_string(options.num_workers) + "; expected 0 (read in the training "
+                                   "thread) or more.");
+  expect(options.timeout >= 0, "timeout=" + std::to_string(options.timeout) + "; expected seconds, or 0 for none.");
+  if (options.num_workers == 0) {
+    expect(options.timeout == 0, "timeout is the time that a worker may take, and there are none: set num_workers.");
+    expect(!options.prefetch_factor, "prefetch_factor is what each worker reads ahead, and there are none: set num_workers.");
+    expect(!options.persistent_workers, "persistent_workers keeps workers, and there are none: set num_workers.");
+  }
+  expect(options.prefetch_factor.value_or(2) >= 1,
+         "prefetch_factor=" + std::to_string(options.prefetch_factor.value_or(2)) + "; expected at least 1.");
+}
+
+void check_order(const DataLoaderOptions& options, bool iterable) {
+  if (iterable) {
+    expect(!options.shuffle, "shuffle needs a dataset with size() and get(i), and this one is read one sample after the other.");
+    expect(!options.sampler && !options.batch_sampler,
+           "a sampler needs a dataset with size() and get(i), and this one is read one sample after the other.");
+  }
+  expect(!options.sampler || !options.shuffle, "shuffle is a sampler itself: give one of sampler and shuffle.");
+  if (options.batch_sampler) {
+    expect(options.batch_size == 1 && !options.shuffle && !options.sampler && !options.drop_last,
+           "batch_sampler says it all: do not give batch_size, shuffle, sampler or drop_last with it.");
+  } else if (options.batch_size) {
+    expect(*options.batch_size >= 1, "batch_size=" + std::to_string(*options.batch_size) + "; expected at least 1, or nothing.");
+  } else {
+    expect(!options.drop_last, "drop_last drops a short batch, and without batch_size there are no batches.");
+  }
+}
+
+std::shared_ptr<Sampler> sampler_for(const Reading& reading) {
+  if (reading.options.sampler) return reading.options.sampler;
+  const auto size = reading.reader->size();
+  expect(size.has_value(), "the dataset (" + reading.dataset_type + ") does not know its size: give a sampler.");
+  if (reading.options.shuffle) {
+    return std::make_shared<RandomSampler>(*size, RandomSamplerOptions{.generator = reading.options.generator});
+  }
+  return std::make_shared<SequentialSampler>(*size);
+}
+
+int64_t batches_of(int64_t samples, int64_t batch, bool drop_last) {
+  return drop_last ? samples / batch : (samples + batch - 1) / batch;
+}
+
+}  // namespace
+
+Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions options) {
+  check_workers(options);
+  check_order(options, reader->iterable());
+  Reading reading{.reader = std::move(reader), .options = std::move(options)};
+  reading.dataset_type = c10::demangle(reading.reader->dataset_type());
+  if (reading.options.persistent_workers) reading.workers = std::make_shared<KeptWorkers>();
+  if (reading.iterable()) {
+    reading.iterable_batch = reading.options.batch_size;
+  } else if (reading.options.batch_sampler) {
+    reading.batches = reading.options.batch_sampler;
+    if (const auto* ours = dynamic_cast<const SamplerBatches*>(reading.batches.get())) reading.sampler = ours->sampler();
+  } else {
+    reading.sampler = sampler_for(reading);
+    if (const auto size = reading.options.batch_size) {
+      reading.batches =
+          std::make_shared<SamplerBatches>(reading.sampler, BatchOptions{.batch_size = *size, .drop_last = reading.options.drop_last});
+    }
+  }
+  return reading;
+}
+
+std::optional<int64_t> Reading::samples() const {
+  const auto size = reader->size();
+  return size && shard ? std::optional(iterable_shard_size(*size, *shard)) : size;
+}
+
+std::optional<int64_t> Reading::length() const {
+  if (iterable()) {
+    const auto size = samples();
+    return size && iterable_batch ? std::optional(batches_of(*size, *iterable_batch, options.drop_last)) : size;
+  }
+  return batches ? batches->size() : sampler->size();
+}
+
+std::optional<int64_t> Reading::total_batch_size() const {
+  if (iterable()) return iterable_batch;
+  return batches ? batches->total_batch_size() : std::nullopt;
+}
+
+void Reading::set_epoch(int64_t epoch) const {
+  if (batches) {
+    batches->set_epoch(epoch);
+  } else if (sampler) {
+    sampler->set_epoch(epoch);
+  }
+  reader->set_epoch(epoch);
+}
+
+}  // namespace accelerate::detail

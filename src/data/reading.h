@@ -1,0 +1,46 @@
+#pragma once
+
+#include <accelerate/data/batch_reader.h>
+#include <accelerate/data/data_loader_options.h>
+#include <accelerate/data/sharding.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace accelerate::detail {
+
+class KeptWorkers;
+
+/// What a loader reads, in which order, and by which means. Samplers and datasets are shared with the loaders made from it.
+struct Reading {
+  std::shared_ptr<BatchReader> reader;
+  DataLoaderOptions options;
+  /// The order of a map-style dataset; null when the user gave the batches.
+  std::shared_ptr<Sampler> sampler = {};
+  /// Its batches; null when samples are handed out as they are.
+  std::shared_ptr<BatchSampler> batches = {};
+  /// Samples in a batch of an iterable dataset.
+  std::optional<int64_t> iterable_batch = {};
+  /// Which part of an iterable dataset is read.
+  std::optional<IterableShardOptions> shard = {};
+  /// The workers between passes, where they persist.
+  std::shared_ptr<KeptWorkers> workers = {};
+  /// The dataset's type, for messages.
+  std::string dataset_type = {};
+
+  bool iterable() const { return reader->iterable(); }
+  bool batched() const { return iterable() ? iterable_batch.has_value() : batches != nullptr; }
+  /// Samples that are read, as Python counts them.
+  std::optional<int64_t> samples() const;
+  /// Batches of a pass, as Python counts them.
+  std::optional<int64_t> length() const;
+  /// Samples in a step of all processes, as Python counts them.
+  std::optional<int64_t> total_batch_size() const;
+  void set_epoch(int64_t epoch) const;
+};
+
+/// Checks the options and makes the samplers they stand for.
+Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions options);
+
+}  // namespace accelerate::detail

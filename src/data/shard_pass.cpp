@@ -1,0 +1,55 @@
+#include "data/shard_pass.h"
+
+#include <accelerate/core/error.h>
+
+namespace accelerate::detail {
+namespace {
+
+/// Rows of the batch, for the one process that dispatches to itself alone.
+int64_t rows_of(const Leaves& batch) {
+  if (batch.tensors.empty() || !batch.tensors.front()->defined() || batch.tensors.front()->dim() == 0) return -1;
+  return batch.tensors.front()->size(0);
+}
+
+}  // namespace
+
+ShardPass::ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where)
+    : PreparedPass(std::move(core), where),
+      stream_(open_stream(reading(), core_->sample_seed())),
+      feed_(sharing().device, sharing().non_blocking) {}
+
+void ShardPass::read_first() {
+  begun_ = true;
+  ahead_ = stream_->next();
+  had_batches_ = ahead_ != nullptr;
+  for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
+  if (!had_batches_ && sharing().dispatch) {
+    throw UsageError("there is no batch to dispatch: " + reading().dataset_type + " has no samples, or fewer than a batch and drop_last.");
+  }
+  if (!ahead_) position().end_of_dataloader = had_batches_;
+  send(ahead_);
+}
+
+Anything ShardPass::next() {
+  if (!begun_) read_first();
+  Anything batch = std::move(ahead_);
+  ahead_ = nullptr;
+  if (!batch) {
+    finish(had_batches_);
+    return nullptr;
+  }
+  if (feed_.active()) feed_.receive(reading().reader->leaves(batch));
+  ahead_ = stream_->next();
+  send(ahead_);
+  if (!ahead_) {
+    position().end_of_dataloader = true;
+    if (sharing().dispatch) position().remainder = rows_of(reading().reader->leaves(batch));
+  }
+  return batch;
+}
+
+void ShardPass::send(const Anything& batch) {
+  if (batch && feed_.active()) feed_.send(reading().reader->leaves(batch));
+}
+
+}  // namespace accelerate::detail

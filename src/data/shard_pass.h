@@ -1,0 +1,27 @@
+#pragma once
+
+#include <memory>
+
+#include "data/batch_stream.h"
+#include "data/device_feed.h"
+#include "data/prepared_pass.h"
+
+namespace accelerate::detail {
+
+/// A pass over this process's own part, which it reads itself, one batch ahead of the one in hand.
+class ShardPass : public PreparedPass {
+ public:
+  ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where);
+  Anything next() override;
+
+ private:
+  void read_first();
+  void send(const Anything& batch);
+
+  const std::unique_ptr<BatchStream> stream_;
+  DeviceFeed feed_;
+  bool begun_ = false, had_batches_ = false;
+  Anything ahead_;
+};
+
+}  // namespace accelerate::detail

@@ -1,0 +1,54 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <accelerate/core/error.h>
+#include <accelerate/data/tensor_dataset.h>
+
+#include <string>
+
+#include "distributed/tensor_text.h"
+
+namespace accelerate::detail {
+namespace {
+
+void expect_row(int64_t index, size_t size) {
+  if (index >= 0 && index < static_cast<int64_t>(size)) return;
+  throw UsageError("a tensor dataset of " + std::to_string(size) + " samples was asked for sample " + std::to_string(index) + ".");
+}
+
+bool is_run(const Indices& indices) {
+  for (size_t i = 1; i < indices.size(); ++i) {
+    if (indices[i] != indices[i - 1] + 1) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TensorRows::TensorRows(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
+  for (const auto& tensor : tensors_) {
+    if (!tensor.defined() || tensor.dim() == 0) {
+      throw UsageError("a tensor dataset reads tensors by rows and was given " + describe(tensor) + ".");
+    }
+    if (tensor.size(0) != tensors_.front().size(0)) {
+      throw UsageError("the tensors of a dataset must have the same first dimension and were given as " +
+                       describe(tensors_.front()) + " and " + describe(tensor) + ".");
+    }
+  }
+  size_ = static_cast<size_t>(tensors_.front().size(0));
+}
+
+at::Tensor TensorRows::row(size_t tensor, size_t index) const {
+  expect_row(static_cast<int64_t>(index), size_);
+  return tensors_[tensor].select(0, static_cast<int64_t>(index)).clone();
+}
+
+at::Tensor TensorRows::rows(size_t tensor, const Indices& indices) const {
+  for (const int64_t index : indices) expect_row(index, size_);
+  const at::Tensor& from = tensors_[tensor];
+  if (!indices.empty() && is_run(indices)) return from.narrow(0, indices.front(), static_cast<int64_t>(indices.size())).clone();
+  const at::Tensor which = at::from_blob(const_cast<int64_t*>(indices.data()), {static_cast<int64_t>(indices.size())}, at::kLong);
+  return at::index_select(from, 0, from.is_cpu() ? which : which.to(from.device()));
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,189 @@
+#include "data/worker_stream.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <accelerate/core/error.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+
+#include "distributed/logbook.h"
+
+namespace accelerate::detail {
+
+/// What the training thread and the workers of one pass share. It outlives the pass when a worker does.
+struct WorkerStream::Shelf {
+  /// One batch: under way, ready, failed, or behind the end.
+  struct Place {
+    bool ready = false;
+    Anything batch = {};
+    std::exception_ptr failure = {};
+    /// For messages.
+    Indices indices = {};
+  };
+
+  explicit Shelf(std::unique_ptr<BatchPlan> what) : plan(std::move(what)) {}
+
+  const std::unique_ptr<BatchPlan> plan;
+  const at::ThreadLocalState settings;  // grad mode and the like, as where the pass began
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  /// From the first one that has not been taken.
+  std::deque<Place> places;
+  int64_t first = 0;
+  int running = 0;
+  bool closed = false;
+
+  /// Held by the worker that reads on in a stream; `advanced` batches have been read and `ended` tells that there are no more.
+  std::mutex advancing;
+  int64_t advanced = 0;
+  bool ended = false;
+
+  bool begin_job() {
+    const std::lock_guard lock(mutex);
+    if (closed) return false;
+    ++running;
+    return true;
+  }
+  void end_job(int64_t number, Anything batch, std::exception_ptr failure) {
+    {
+      const std::lock_guard lock(mutex);
+      --running;
+      if (number >= first) {
+        Place& place = places[static_cast<size_t>(number - first)];
+        place.ready = true;
+        place.batch = std::move(batch);
+        place.failure = std::move(failure);
+      }
+    }
+    changed.notify_all();
+  }
+
+  /// The next batch of a stream. Which one that is, is decided by who comes first.
+  std::optional<Ingredients> advance(int64_t& number) {
+    const std::lock_guard lock(advancing);
+    number = advanced++;
+    if (ended) return std::nullopt;
+    try {
+      auto ingredients = plan->next();
+      ended = !ingredients;
+      return ingredients;
+    } catch (...) {
+      ended = true;
+      throw;
+    }
+  }
+
+  void read_ahead() {
+    int64_t number = 0;
+    run(number, [&]() -> Anything {
+      const auto ingredients = advance(number);
+      return ingredients ? plan->make(*ingredients) : nullptr;
+    });
+  }
+  void make(int64_t number, const Ingredients& ingredients) {
+    run(number, [&] { return plan->make(ingredients); });
+  }
+
+  template <class Read>
+  void run(int64_t& number, Read&& read) {
+    if (!begin_job()) return;
+    Anything batch;
+    std::exception_ptr failure;
+    try {
+      const at::ThreadLocalStateGuard guard(settings);
+      batch = read();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    end_job(number, std::move(batch), std::move(failure));
+  }
+};
+
+WorkerStream::WorkerStream(const Reading& reading, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool)
+    : shelf_(std::make_shared<Shelf>(std::move(plan))),
+      pool_(std::move(pool)),
+      dataset_type_(reading.dataset_type),
+      timeout_(reading.options.timeout),
+      most_ordered_(int64_t(reading.options.num_workers) * reading.options.prefetch_factor.value_or(2)) {
+  order();
+}
+
+WorkerStream::~WorkerStream() {
+  std::unique_lock lock(shelf_->mutex);
+  shelf_->closed = true;
+  // Workers that persist would else read on in the dataset while the next pass begins.
+  if (!pool_->abandoned()) shelf_->changed.wait(lock, [&] { return shelf_->running == 0; });
+}
+
+void WorkerStream::order() {
+  while (!all_ordered_ && ordered_ - taken_ < most_ordered_) {
+    Shelf::Place place;
+    std::function<void()> job;
+    if (shelf_->plan->reads_in_next()) {
+      job = [shelf = shelf_] { shelf->read_ahead(); };
+    } else if (auto ingredients = shelf_->plan->next()) {
+      place.indices = ingredients->indices;
+      job = [shelf = shelf_, number = ordered_, what = std::move(*ingredients)] { shelf->make(number, what); };
+    } else {
+      all_ordered_ = true;
+      return;
+    }
+    {
+      const std::lock_guard lock(shelf_->mutex);
+      shelf_->places.push_back(std::move(place));
+    }
+    ++ordered_;
+    pool_->post(std::move(job));
+  }
+}
+
+Anything WorkerStream::next() {
+  order();
+  if (taken_ == ordered_) return nullptr;
+  Shelf::Place place;
+  {
+    std::unique_lock lock(shelf_->mutex);
+    wait_for_next(lock);
+    place = std::move(shelf_->places.front());
+    shelf_->places.pop_front();
+    ++shelf_->first;
+  }
+  ++taken_;
+  if (place.failure || !place.batch) {
+    all_ordered_ = true;
+    const std::lock_guard lock(shelf_->mutex);
+    shelf_->closed = true;
+    taken_ = ordered_;
+  }
+  if (place.failure) std::rethrow_exception(place.failure);
+  return place.batch;
+}
+
+void WorkerStream::wait_for_next(std::unique_lock<std::mutex>& lock) {
+  const auto ready = [&] { return shelf_->places.front().ready; };
+  if (ready()) return;
+  const Busy busy("DataLoader", dataset_type_);
+  if (timeout_ == 0) {
+    shelf_->changed.wait(lock, ready);
+  } else if (!shelf_->changed.wait_for(lock, std::chrono::duration<double>(timeout_), ready)) {
+    too_late();
+  }
+}
+
+void WorkerStream::too_late() {
+  pool_->abandon();
+  shelf_->closed = true;
+  all_ordered_ = true;
+  const Indices& indices = shelf_->places.front().indices;
+  const std::string which = "batch " + std::to_string(taken_) + " of " + dataset_type_ +
+                            (indices.empty() ? "" : " (" + samples_text(indices) + ")");
+  taken_ = ordered_;
+  char seconds[32];
+  std::snprintf(seconds, sizeof(seconds), "%g", timeout_);
+  throw Error(which + " was not read within timeout=" + seconds + " seconds. Look for what its worker waits for, or allow more.");
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+
+#include "data/batch_plan.h"
+#include "data/batch_stream.h"
+#include "data/worker_pool.h"
+
+namespace accelerate::detail {
+
+/// Batches that workers read ahead, in order.
+class WorkerStream : public BatchStream {
+ public:
+  WorkerStream(const Reading& reading, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool);
+  /// Waits for the batches that are being read right now, unless one was late.
+  ~WorkerStream() override;
+  Anything next() override;
+
+ private:
+  struct Shelf;
+  /// Has workers read until enough batches are under way.
+  void order();
+  void wait_for_next(std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void too_late();
+
+  std::shared_ptr<Shelf> shelf_;
+  std::shared_ptr<WorkerPool> pool_;
+  const std::string dataset_type_;
+  const double timeout_;
+  const int64_t most_ordered_;
+  int64_t ordered_ = 0, taken_ = 0;
+  bool all_ordered_ = false;
+};
+
+}  // namespace accelerate::detail

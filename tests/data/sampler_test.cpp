@@ -76,6 +76,14 @@ TEST(RandomSampler, WithReplacementOneOfItsOwnGivesTheSameAsASharedOne) {
   EXPECT_EQ(pass_of(huge), (Indices{425438759118, 1030067709629, 989404716150, 622681974857, 34745516772}));
 }
 
+TEST(RandomSampler, TakesFromASharedGeneratorNoMoreAtATimeThanPython) {
+  const at::Generator shared = cpu_generator(5);
+  RandomSampler sampler(6, {.replacement = true, .num_samples = 70, .generator = shared});
+  const auto pass = sampler.indices();
+  EXPECT_EQ(pass(), 5);
+  EXPECT_FLOAT_EQ(torch::rand({1}, shared).item<float>(), 0.044166386127471924F);
+}
+
 TEST(RandomSampler, MoreSamplesThanThereAreAreOneShuffleAfterAnother) {
   RandomSampler sampler(5, {.num_samples = 12});
   const Indices order = pass_of(sampler);
@@ -176,6 +184,38 @@ TEST(WeightedRandomSampler, WhatAreNoWeightsIsRefused) {
   EXPECT_THROW(WeightedRandomSampler({1, -1}, 1), UsageError);
   EXPECT_THROW(WeightedRandomSampler({1, std::numeric_limits<double>::quiet_NaN()}, 1), UsageError);
   EXPECT_THROW(WeightedRandomSampler({1, 0, 2}, 3, {.replacement = false}), UsageError);
+}
+
+TEST(Sampler, RunsAreThePassInPieces) {
+  const auto seeded = [](auto make) { return std::make_pair(make(cpu_generator(4)), make(cpu_generator(4))); };
+  const auto expect_the_same = [](auto samplers, int64_t length) {
+    Indices joined;
+    for (const Indices& run : collected::all<Indices>(samplers.first->runs(length))) {
+      EXPECT_LE(std::ssize(run), length);
+      EXPECT_EQ(std::ssize(joined) % length, 0) << "only the last one is short";
+      joined.insert(joined.end(), run.begin(), run.end());
+    }
+    EXPECT_EQ(joined, pass_of(*samplers.second));
+    EXPECT_EQ(collected::all<Indices>(samplers.first->runs(length)).size(),
+              collected::all<Indices>(samplers.second->accelerate::Sampler::runs(length)).size());
+  };
+  for (const int64_t length : {1, 5, 6, 7, 40, 1000}) {
+    expect_the_same(seeded([](const at::Generator&) { return std::make_unique<SequentialSampler>(35); }), length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<RandomSampler>(
+                          7, accelerate::RandomSamplerOptions{.num_samples = 35, .generator = from});
+                    }),
+                    length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<RandomSampler>(
+                          7, accelerate::RandomSamplerOptions{.replacement = true, .num_samples = 71, .generator = from});
+                    }),
+                    length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<SubsetRandomSampler>(Indices{9, 8, 7, 6, 5, 4, 3}, from);
+                    }),
+                    length);
+  }
 }
 
 TEST(SamplerBatches, TheLastOneIsShortOrLeftOut) {

@@ -77,6 +77,11 @@ TEST(BatchSamplerShard, ABatchThatIsShortBeforeTheEndHoldsItsRoundBackAsInPython
   EXPECT_EQ(shard_of(whole, {.num_processes = 3, .process_index = 2}), (ShardBatches{{2, 3}}));
 }
 
+TEST(BatchSamplerShard, ABatchThatIsShortBeforeTheEndIsNotSplitAsInPython) {
+  const auto whole = std::make_shared<GivenBatches>(ShardBatches{{0, 1}, {4}, {5, 6}}, false, 2);
+  EXPECT_EQ(shard_of(whole, {.num_processes = 2, .process_index = 1, .split_batches = true}), (ShardBatches{{1}, {6}}));
+}
+
 TEST(BatchSamplerShard, ABatchLongerThanAnnouncedIsAnErrorNotALoss) {
   const auto whole = std::make_shared<GivenBatches>(ShardBatches{{0, 1}, {2, 3, 4}}, false, 2);
   EXPECT_THROW(shard_of(whole, {.num_processes = 2}), UsageError);

@@ -16,20 +16,9 @@ SamplerBatches::SamplerBatches(std::shared_ptr<Sampler> sampler, const BatchOpti
 
 Source<Indices> SamplerBatches::batches() {
   // The sampler goes along: a pass may outlive the loader that began it.
-  return [sampler = sampler_, next = sampler_->indices(), length = static_cast<size_t>(options_.batch_size),
-          drop_last = options_.drop_last, ended = false]() mutable -> std::optional<Indices> {
-    if (ended) return std::nullopt;
-    Indices batch;
-    batch.reserve(length);
-    while (batch.size() < length) {
-      const std::optional<int64_t> index = next();
-      if (!index) {
-        ended = true;
-        if (batch.empty() || drop_last) return std::nullopt;
-        break;
-      }
-      batch.push_back(*index);
-    }
+  return [sampler = sampler_, next = sampler_->runs(options_.batch_size), options = options_]() mutable {
+    std::optional<Indices> batch = next();
+    if (batch && options.drop_last && std::ssize(*batch) < options.batch_size) batch.reset();
     return batch;
   };
 }

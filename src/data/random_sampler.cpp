@@ -22,19 +22,22 @@ at::Generator generator_seeded_by_default_one() {
   return at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
 }
 
-/// A run of indices that were drawn at once.
+/// Indices that were drawn at once.
 class DrawnIndices {
  public:
   DrawnIndices() = default;
   DrawnIndices(at::Tensor drawn, int64_t count)
-      : drawn_(std::move(drawn)), next_(drawn_.const_data_ptr<int64_t>()), end_(next_ + count) {}
-  bool empty() const { return next_ == end_; }
-  int64_t pop() { return *next_++; }
+      : drawn_(std::move(drawn)), left_(drawn_.const_data_ptr<int64_t>(), static_cast<size_t>(count)) {}
+  bool empty() const { return left_.empty(); }
+  std::span<const int64_t> take(size_t at_most) {
+    const auto taken = left_.first(std::min(at_most, left_.size()));
+    left_ = left_.subspan(taken.size());
+    return taken;
+  }
 
  private:
   at::Tensor drawn_;
-  const int64_t* next_ = nullptr;
-  const int64_t* end_ = nullptr;
+  std::span<const int64_t> left_;
 };
 
 /// What a pass draws from, and whether anything but this pass can tell how much of it was drawn.
@@ -61,12 +64,9 @@ class RandomPass {
   RandomPass(int64_t length, int64_t count, bool replacement, PassGenerator source)
       : length_(length), left_(count), replacement_(replacement), source_(std::move(source)) {}
 
-  std::optional<int64_t> operator()() {
-    while (drawn_.empty()) {
-      if (ended_) return std::nullopt;
-      replacement_ ? draw_anew() : shuffle();
-    }
-    return drawn_.pop();
+  std::span<const int64_t> operator()(size_t at_most) {
+    while (drawn_.empty() && !ended_) replacement_ ? draw_anew() : shuffle();
+    return drawn_.take(at_most);
   }
 
  private:
@@ -122,6 +122,26 @@ std::optional<at::Generator> DrawnSampler::own_generator() {
   return generator_;
 }
 
+Source<int64_t> DrawnSampler::indices() {
+  return [next = blocks()]() mutable {
+    const auto block = next(1);
+    return block.empty() ? std::nullopt : std::optional(block.front());
+  };
+}
+
+Source<Indices> DrawnSampler::runs(int64_t length) {
+  return [next = blocks(), length = static_cast<size_t>(length), ended = false]() mutable -> std::optional<Indices> {
+    Indices run;
+    if (!ended) run.reserve(length);
+    while (!ended && run.size() < length) {
+      const auto block = next(length - run.size());
+      ended = block.empty();
+      run.insert(run.end(), block.begin(), block.end());
+    }
+    return run.empty() ? std::nullopt : std::optional(std::move(run));
+  };
+}
+
 RandomSampler::RandomSampler(int64_t length, RandomSamplerOptions options)
     : DrawnSampler(std::move(options.generator)),
       length_(length),
@@ -136,10 +156,10 @@ RandomSampler::RandomSampler(int64_t length, RandomSamplerOptions options)
   }
 }
 
-Source<int64_t> RandomSampler::indices() {
-  return [made = options(), n = length_, count = num_samples(), pass = std::optional<RandomPass>()]() mutable {
+DrawnSampler::Blocks RandomSampler::blocks() {
+  return [made = options(), n = length_, count = num_samples(), pass = std::optional<RandomPass>()](size_t at_most) mutable {
     if (!pass) pass.emplace(n, count, made.replacement, begin_random_pass(made.generator));
-    return (*pass)();
+    return (*pass)(at_most);
   };
 }
 
@@ -155,27 +175,32 @@ SeedableRandomSampler::SeedableRandomSampler(int64_t length, const SeedableSampl
 SeedableRandomSampler::SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds)
     : SeedableRandomSampler(other.length(), seeds, other.options()) {}
 
-Source<int64_t> SeedableRandomSampler::indices() {
+DrawnSampler::Blocks SeedableRandomSampler::blocks() {
   return [made = options(), n = length(), count = num_samples(), first_seed = initial_seed_, epoch = epoch_,
-          pass = std::optional<RandomPass>(), ended = false]() mutable {
+          pass = std::optional<RandomPass>(), ended = false](size_t at_most) mutable {
     if (!pass) {
       const uint64_t seed = first_seed + static_cast<uint64_t>(*epoch);
       pass.emplace(n, count, made.replacement, begin_seeded_pass(made.generator, seed));
     }
-    const std::optional<int64_t> index = (*pass)();
-    if (!index && !std::exchange(ended, true)) ++*epoch;
-    return index;
+    const auto block = (*pass)(at_most);
+    if (block.empty() && !std::exchange(ended, true)) ++*epoch;
+    return block;
   };
 }
 
 SubsetRandomSampler::SubsetRandomSampler(Indices subset, std::optional<at::Generator> generator)
     : DrawnSampler(std::move(generator)), subset_(std::make_shared<const Indices>(std::move(subset))) {}
 
-Source<int64_t> SubsetRandomSampler::indices() {
-  return [subset = subset_, given = generator(), drawn = std::optional<DrawnIndices>()]() mutable -> std::optional<int64_t> {
-    const auto length = static_cast<int64_t>(subset->size());
-    if (!drawn) drawn.emplace(at::randperm(length, given, at::kLong), length);
-    return drawn->empty() ? std::nullopt : std::optional((*subset)[static_cast<size_t>(drawn->pop())]);
+DrawnSampler::Blocks SubsetRandomSampler::blocks() {
+  return [subset = subset_, given = generator(), order = std::optional<DrawnIndices>()](size_t at_most) mutable {
+    if (!order) {
+      const auto length = static_cast<int64_t>(subset->size());
+      const at::Tensor drawn = at::randperm(length, given, at::kLong);
+      const std::span places(drawn.mutable_data_ptr<int64_t>(), subset->size());
+      for (int64_t& place : places) place = (*subset)[static_cast<size_t>(place)];
+      order.emplace(drawn, length);
+    }
+    return order->take(at_most);
   };
 }
 
@@ -190,11 +215,11 @@ WeightedRandomSampler::WeightedRandomSampler(std::vector<double> weights, int64_
   check_weights(*weights_, num_samples_, replacement_);
 }
 
-Source<int64_t> WeightedRandomSampler::indices() {
+DrawnSampler::Blocks WeightedRandomSampler::blocks() {
   return [weights = weights_, count = num_samples_, replacement = replacement_, given = generator(),
-          drawn = std::optional<DrawnIndices>()]() mutable -> std::optional<int64_t> {
-    if (!drawn) drawn.emplace(at::multinomial(at::tensor(*weights, at::kDouble), count, replacement, given), count);
-    return drawn->empty() ? std::nullopt : std::optional(drawn->pop());
+          order = std::optional<DrawnIndices>()](size_t at_most) mutable {
+    if (!order) order.emplace(at::multinomial(at::tensor(*weights, at::kDouble), count, replacement, given), count);
+    return order->take(at_most);
   };
 }
 

@@ -35,7 +35,8 @@ struct AcceleratedOptimizer::Core {
   void forget_repetitions() {
     std::unordered_set<const void*> seen;
     for (auto& group : optimizer->param_groups())
-      std::erase_if(group.params(), [&](const at::Tensor& parameter) { return !seen.insert(parameter.unsafeGetTensorImpl()).second; });
+      std::erase_if(group.params(),
+                    [&](const at::Tensor& parameter) { return !seen.insert(parameter.unsafeGetTensorImpl()).second; });
     known_parameters = seen.size();
   }
 
@@ -72,8 +73,9 @@ void AcceleratedOptimizer::step() {
 at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure) {
   if (!core_->gradient_state->sync_gradients()) return {};
   if (core_->scaler && core_->scaler->is_enabled()) {
-    throw UsageError("step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
-                     "the step. Call backward first and step without a closure.");
+    throw UsageError(
+        "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
+        "the step. Call backward first and step without a closure.");
   }
   at::Tensor loss;
   {

@@ -25,9 +25,7 @@ bool has_bf16_arithmetic(c10::DeviceType device) {
          device == DeviceType::MPS;
 }
 
-bool has_fp16_arithmetic(c10::DeviceType device) {
-  return has_bf16_arithmetic(device) && device != c10::DeviceType::CPU;
-}
+bool has_fp16_arithmetic(c10::DeviceType device) { return has_bf16_arithmetic(device) && device != c10::DeviceType::CPU; }
 
 [[noreturn]] void refuse_precision(Precision precision, c10::DeviceType device, const std::string& advice) {
   throw UsageError(std::string("mixed_precision is ") + to_string(precision) + " and the device is " +
@@ -57,9 +55,10 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision, c10::DeviceTy
 
 void warn_where_autocast_is_missing(Precision precision, c10::DeviceType device, const Logger& logger) {
   if (precision == Precision::no || autocast_dtype(precision, device)) return;
-  logger.warning_once("mixed_precision is {} and the device is {}: it calculates in float32, without a gradient scaler. "
-                      "bf16 is the precision that saves time and memory here.",
-                      to_string(precision), c10::DeviceTypeName(device, true));
+  logger.warning_once(
+      "mixed_precision is {} and the device is {}: it calculates in float32, without a gradient scaler. "
+      "bf16 is the precision that saves time and memory here.",
+      to_string(precision), c10::DeviceTypeName(device, true));
 }
 
 AutocastScope::AutocastScope(c10::DeviceType device, c10::ScalarType dtype, AutocastOptions options) : device_(device) {

@@ -20,8 +20,7 @@ inline bool is_fusable(const at::Tensor& parameter) {
 /// Whether element i of both lies at the same distance from the start of their memory. On CPU the kernels do not check it.
 inline bool lies_like(const at::Tensor& tensor, const at::Tensor& parameter) {
   return tensor.layout() == at::kStrided && tensor.scalar_type() == parameter.scalar_type() &&
-         tensor.device() == parameter.device() && tensor.sizes() == parameter.sizes() &&
-         tensor.strides() == parameter.strides();
+         tensor.device() == parameter.device() && tensor.sizes() == parameter.sizes() && tensor.strides() == parameter.strides();
 }
 
 /// Takes gradients away from their parameters while it lives, so that an optimizer leaves these parameters alone.

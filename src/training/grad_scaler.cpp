@@ -21,8 +21,9 @@ std::vector<detail::AlikeTensors> scaled_gradients_of(torch::optim::Optimizer& o
       if (!parameter.grad().defined()) continue;
       const auto gradient = parameter.grad().is_sparse() ? parameter.grad()._values() : parameter.grad();
       if (gradient.scalar_type() == at::kHalf) {
-        throw UsageError("GradScaler: a parameter has gradients of float16, which cannot be unscaled without loss. Keep weights in "
-                         "float32 and let mixed_precision fp16 cast them.");
+        throw UsageError(
+            "GradScaler: a parameter has gradients of float16, which cannot be unscaled without loss. Keep weights in "
+            "float32 and let mixed_precision fp16 cast them.");
       }
       detail::add_to_alike(kinds, gradient);
     }
@@ -67,7 +68,8 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 
 void GradScaler::check_scaled(const char* call) const {
   if (scale_.defined()) return;
-  throw UsageError(std::string("GradScaler::") + call + " was called before any loss was scaled. Scale the loss before its "
+  throw UsageError(std::string("GradScaler::") + call +
+                   " was called before any loss was scaled. Scale the loss before its "
                    "backward pass: accelerator.backward(loss), or scaler.scale(loss).backward().");
 }
 
@@ -76,8 +78,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   check_scaled("unscale_");
   auto& progress = progress_[&optimizer];
   if (progress.stage == Stage::unscaled) {
-    throw UsageError("GradScaler::unscale_ was called twice for an optimizer before its step: its gradients are unscaled "
-                     "already. Call it, or clip gradients, once for each step.");
+    throw UsageError(
+        "GradScaler::unscale_ was called twice for an optimizer before its step: its gradients are unscaled "
+        "already. Call it, or clip gradients, once for each step.");
   }
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
@@ -106,8 +109,9 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
     throw UsageError("GradScaler::step was called twice for an optimizer. Call update after a step.");
   if (progress.stage == Stage::ready) unscale_(optimizer);
   if (progress.found_inf.empty()) {
-    throw UsageError("GradScaler::step: no parameter of the optimizer has a gradient. Call backward before it, on a loss that "
-                     "depends on these parameters.");
+    throw UsageError(
+        "GradScaler::step: no parameter of the optimizer has a gradient. Call backward before it, on a loss that "
+        "depends on these parameters.");
   }
   const bool finite = std::all_of(progress.found_inf.begin(), progress.found_inf.end(),
                                   [](const at::Tensor& found) { return found.item<float>() == 0; });
@@ -171,8 +175,9 @@ StateDict GradScaler::state_dict() const {
 void GradScaler::load_state_dict(const StateDict& state) {
   if (!is_enabled()) return;
   if (state.empty()) {
-    throw UsageError("GradScaler::load_state_dict was given an empty state: it was saved by a scaler that was not enabled. Load "
-                     "it into such a one, or leave it out.");
+    throw UsageError(
+        "GradScaler::load_state_dict was given an empty state: it was saved by a scaler that was not enabled. Load "
+        "it into such a one, or leave it out.");
   }
   GradScalerOptions loaded = options_;
   loaded.init_scale = state.at("scale").get<double>();

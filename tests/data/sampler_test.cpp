@@ -186,6 +186,38 @@ TEST(WeightedRandomSampler, WhatAreNoWeightsIsRefused) {
   EXPECT_THROW(WeightedRandomSampler({1, 0, 2}, 3, {.replacement = false}), UsageError);
 }
 
+TEST(Sampler, RunsAreThePassInPieces) {
+  const auto seeded = [](auto make) { return std::make_pair(make(cpu_generator(4)), make(cpu_generator(4))); };
+  const auto expect_the_same = [](auto samplers, int64_t length) {
+    Indices joined;
+    for (const Indices& run : collected::all<Indices>(samplers.first->runs(length))) {
+      EXPECT_LE(std::ssize(run), length);
+      EXPECT_EQ(std::ssize(joined) % length, 0) << "only the last one is short";
+      joined.insert(joined.end(), run.begin(), run.end());
+    }
+    EXPECT_EQ(joined, pass_of(*samplers.second));
+    EXPECT_EQ(collected::all<Indices>(samplers.first->runs(length)).size(),
+              collected::all<Indices>(samplers.second->accelerate::Sampler::runs(length)).size());
+  };
+  for (const int64_t length : {1, 5, 6, 7, 40, 1000}) {
+    expect_the_same(seeded([](const at::Generator&) { return std::make_unique<SequentialSampler>(35); }), length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<RandomSampler>(
+                          7, accelerate::RandomSamplerOptions{.num_samples = 35, .generator = from});
+                    }),
+                    length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<RandomSampler>(
+                          7, accelerate::RandomSamplerOptions{.replacement = true, .num_samples = 71, .generator = from});
+                    }),
+                    length);
+    expect_the_same(seeded([](const at::Generator& from) {
+                      return std::make_unique<SubsetRandomSampler>(Indices{9, 8, 7, 6, 5, 4, 3}, from);
+                    }),
+                    length);
+  }
+}
+
 TEST(SamplerBatches, TheLastOneIsShortOrLeftOut) {
   SamplerBatches kept(std::make_shared<SequentialSampler>(7), {.batch_size = 3});
   EXPECT_EQ(pass_of(kept), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));

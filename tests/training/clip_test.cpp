@@ -47,7 +47,8 @@ TEST(Clip, ParametersWithoutGradientAreLeftOutAndSharedOnesCountOnce) {
 }
 
 TEST(Clip, GradientsOfSeveralDtypesAreOneVector) {
-  const auto narrow = clipped_parameter(torch::tensor({3.0}, torch::kBFloat16)), wide = clipped_parameter(torch::tensor({4.0}, torch::kDouble));
+  const auto narrow = clipped_parameter(torch::tensor({3.0}, torch::kBFloat16)),
+             wide = clipped_parameter(torch::tensor({4.0}, torch::kDouble));
   EXPECT_DOUBLE_EQ(clip_grad_norm_({narrow, wide}, 2.5).item<double>(), 5);
   EXPECT_NEAR(narrow.grad().item<double>(), 1.5, 1e-2);
   EXPECT_NEAR(wide.grad().item<double>(), 2, 1e-5);

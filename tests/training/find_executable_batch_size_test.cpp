@@ -15,7 +15,8 @@ TEST(FindExecutableBatchSize, GoesDownByTenthsUntilItFits) {
     return batch_size;
   });
   EXPECT_EQ(train(), 8);
-  EXPECT_EQ(tried, (std::vector<int64_t>{128, 115, 103, 92, 82, 73, 65, 58, 52, 46, 41, 36, 32, 28, 25, 22, 19, 17, 15, 13, 11, 9, 8}));
+  EXPECT_EQ(tried,
+            (std::vector<int64_t>{128, 115, 103, 92, 82, 73, 65, 58, 52, 46, 41, 36, 32, 28, 25, 22, 19, 17, 15, 13, 11, 9, 8}));
   EXPECT_EQ(train.batch_size(), 8);
   tried.clear();
   EXPECT_EQ(train(), 8);
@@ -47,7 +48,8 @@ TEST(FindExecutableBatchSize, OtherErrorsPassThrough) {
   auto broken = find_executable_batch_size([](int64_t) { throw std::invalid_argument("shape"); });
   EXPECT_THROW(broken(), std::invalid_argument);
   EXPECT_EQ(broken.batch_size(), 128);
-  auto peer = find_executable_batch_size([](int64_t) { throw accelerate::DistributedError("rank 1: CUDA out of memory. Tried"); });
+  auto peer =
+      find_executable_batch_size([](int64_t) { throw accelerate::DistributedError("rank 1: CUDA out of memory. Tried"); });
   EXPECT_THROW(peer(), accelerate::DistributedError);
 }
 

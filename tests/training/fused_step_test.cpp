@@ -118,9 +118,8 @@ TEST(FusedStep, ChangedLearningRatesAreUsedFromTheNextStepOn) {
 }
 
 TEST(FusedStep, AmsgradAndMomentumMayBeSwitchedOnLater) {
-  EXPECT_LE((difference_after_100_steps<SGD>(SGDOptions(1e-2), [](SGD& sgd) {
-              static_cast<SGDOptions&>(sgd.param_groups()[0].options()).momentum(0.9);
-            })),
+  EXPECT_LE((difference_after_100_steps<SGD>(
+                SGDOptions(1e-2), [](SGD& sgd) { static_cast<SGDOptions&>(sgd.param_groups()[0].options()).momentum(0.9); })),
             1e-6);
   FusedPair pair;
   AdamW adamw(pair.ours);
@@ -226,12 +225,12 @@ struct StrangePair {
     torch::manual_seed(5);
     for (auto* list : {&ours, &theirs}) {
       torch::manual_seed(6);
-      list->push_back(torch::randn({6, 4}).t().requires_grad_());                             // transposed
-      list->push_back(torch::randn({6, 8}).slice(1, 0, 8, 2).requires_grad_());               // every second column
-      list->push_back(torch::randn({3}).requires_grad_());                                    // ordinary
+      list->push_back(torch::randn({6, 4}).t().requires_grad_());                // transposed
+      list->push_back(torch::randn({6, 8}).slice(1, 0, 8, 2).requires_grad_());  // every second column
+      list->push_back(torch::randn({3}).requires_grad_());                       // ordinary
       list->push_back(torch::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_());
-      list->push_back(torch::randn({4, 4}, torch::kDouble).requires_grad_());                 // another dtype
-      list->push_back(torch::randn({1, 5}).expand({1, 5}).requires_grad_());                  // a view, but dense
+      list->push_back(torch::randn({4, 4}, torch::kDouble).requires_grad_());  // another dtype
+      list->push_back(torch::randn({1, 5}).expand({1, 5}).requires_grad_());   // a view, but dense
       list->push_back(torch::randn({4}, torch::kComplexFloat).requires_grad_());
     }
   }

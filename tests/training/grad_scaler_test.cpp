@@ -97,7 +97,8 @@ TEST(GradScaler, WithoutItsUseNothingIsScaledAndEveryStepTaken) {
 }
 
 TEST(GradScaler, GradientsOfEveryKindAreLookedAt) {
-  auto plain = torch::ones({2}, torch::requires_grad()), wide = torch::ones({2}, torch::dtype(torch::kDouble).requires_grad(true));
+  auto plain = torch::ones({2}, torch::requires_grad()),
+       wide = torch::ones({2}, torch::dtype(torch::kDouble).requires_grad(true));
   auto bf16 = torch::ones({2}, torch::dtype(torch::kBFloat16).requires_grad(true));
   auto sparse = torch::ones({4, 2}, torch::requires_grad()), strided = torch::ones({2, 3}, torch::requires_grad());
   auto unused = torch::ones({2}, torch::requires_grad());
@@ -147,7 +148,10 @@ TEST(GradScaler, OneUpdateTakesAllOptimizersIntoAccount) {
 TEST(GradScaler, StateHasPythonsNamesAndGoesOnWhereItWas) {
   ScaledTraining training;
   const StateDict fresh = training.scaler.state_dict();
-  EXPECT_EQ(fresh, (StateDict{{"scale", 8.0}, {"growth_factor", 2.0}, {"backoff_factor", 0.5}, {"growth_interval", 2}, {"_growth_tracker", 0}}));
+  EXPECT_EQ(
+      fresh,
+      (StateDict{
+          {"scale", 8.0}, {"growth_factor", 2.0}, {"backoff_factor", 0.5}, {"growth_interval", 2}, {"_growth_tracker", 0}}));
   training.backward(0);
   training.scaler.step(training.sgd);
   training.scaler.update();

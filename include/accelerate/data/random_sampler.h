@@ -3,6 +3,7 @@
 #include <accelerate/data/sampler.h>
 
 #include <memory>
+#include <span>
 #include <utility>
 
 namespace accelerate {
@@ -10,11 +11,18 @@ namespace accelerate {
 /// A sampler that draws its order, from a generator that it was given or from torch's default one.
 class DrawnSampler : public Sampler {
  public:
+  Source<int64_t> indices() override;
+  Source<Indices> runs(int64_t length) override;
   std::optional<at::Generator> generator() const override { return generator_; }
   std::optional<at::Generator> own_generator() override;
 
  protected:
+  /// Gives up to so many of the next indices at once, where they stay until it is called again, and none at the end.
+  using Blocks = std::function<std::span<const int64_t>(size_t at_most)>;
+
   explicit DrawnSampler(std::optional<at::Generator> generator) : generator_(std::move(generator)) {}
+  /// Begins a pass, of which the others are made.
+  virtual Blocks blocks() = 0;
 
  private:
   std::optional<at::Generator> generator_;
@@ -34,13 +42,15 @@ class RandomSampler : public DrawnSampler {
  public:
   /// UsageError unless there is something to draw from and something to draw.
   explicit RandomSampler(int64_t length, RandomSamplerOptions options = {});
-  Source<int64_t> indices() override;
   std::optional<int64_t> size() const override { return num_samples(); }
 
   int64_t length() const { return length_; }
   int64_t num_samples() const { return num_samples_.value_or(length_); }
   /// What it was made with; the generator is the present one.
   RandomSamplerOptions options() const;
+
+ protected:
+  Blocks blocks() override;
 
  private:
   int64_t length_;
@@ -62,7 +72,6 @@ class SeedableRandomSampler : public RandomSampler {
   explicit SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds = {}, RandomSamplerOptions options = {});
   /// Draws what the other one draws. A generator that it was given is seeded anew for each pass.
   explicit SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds = {});
-  Source<int64_t> indices() override;
   /// The next pass is this one. A pass that comes to its end counts on by itself.
   void set_epoch(int64_t epoch) override { *epoch_ = epoch; }
   /// Nothing: processes need not be given a generator to agree.
@@ -70,6 +79,9 @@ class SeedableRandomSampler : public RandomSampler {
 
   int64_t epoch() const { return *epoch_; }
   uint64_t initial_seed() const { return initial_seed_; }
+
+ protected:
+  Blocks blocks() override;
 
  private:
   uint64_t initial_seed_;
@@ -81,8 +93,10 @@ class SeedableRandomSampler : public RandomSampler {
 class SubsetRandomSampler : public DrawnSampler {
  public:
   explicit SubsetRandomSampler(Indices subset, std::optional<at::Generator> generator = {});
-  Source<int64_t> indices() override;
   std::optional<int64_t> size() const override;
+
+ protected:
+  Blocks blocks() override;
 
  private:
   std::shared_ptr<const Indices> subset_;
@@ -99,8 +113,10 @@ class WeightedRandomSampler : public DrawnSampler {
  public:
   /// The weights need not sum to 1. UsageError when they are no weights, or too few for what is drawn without replacement.
   WeightedRandomSampler(std::vector<double> weights, int64_t num_samples, const WeightedSamplerOptions& options = {});
-  Source<int64_t> indices() override;
   std::optional<int64_t> size() const override { return num_samples_; }
+
+ protected:
+  Blocks blocks() override;
 
  private:
   std::shared_ptr<const std::vector<double>> weights_;

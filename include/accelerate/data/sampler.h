@@ -30,6 +30,9 @@ class Sampler {
   virtual ~Sampler() = default;
   /// Begins a pass. Several may be under way at once, and random numbers are drawn when the first index is asked for.
   virtual Source<int64_t> indices() = 0;
+  /// Begins a pass that is given out in runs of `length`, with a shorter one at the end. By default it is made of indices();
+  /// override it where many can be given at once.
+  virtual Source<Indices> runs(int64_t length);
   /// How many indices a pass has; nothing when that is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
   /// Told before a pass which one it is, counted from 0.
@@ -67,6 +70,7 @@ class SequentialSampler : public Sampler {
   /// UsageError when `length` is negative.
   explicit SequentialSampler(int64_t length);
   Source<int64_t> indices() override;
+  Source<Indices> runs(int64_t length) override;
   std::optional<int64_t> size() const override { return length_; }
 
  private:

@@ -73,8 +73,8 @@ class ExecutableBatchSize {
   detail::BatchSizeSearch search_;
 };
 
-/// A function that calls `function(batch_size, arguments...)`, and with smaller batch sizes as long as it runs out of memory. What
-/// depends on the batch size, loaders above all, is made within `function`.
+/// A function that calls `function(batch_size, arguments...)`, and with smaller batch sizes as long as it runs out of memory.
+/// What depends on the batch size, loaders above all, is made within `function`.
 ///
 ///   auto train = accelerate::find_executable_batch_size([&](int64_t batch_size) { ... }, {.starting_batch_size = 256});
 ///   train();

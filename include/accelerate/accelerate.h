@@ -22,10 +22,12 @@
 #include <accelerate/training/accelerated_scheduler.h>
 #include <accelerate/training/autocast.h>
 #include <accelerate/training/clip.h>
+#include <accelerate/training/composed_schedulers.h>
 #include <accelerate/training/find_executable_batch_size.h>
 #include <accelerate/training/grad_scaler.h>
 #include <accelerate/training/gradient_state.h>
 #include <accelerate/training/lr_scheduler.h>
+#include <accelerate/training/one_cycle_lr.h>
 #include <accelerate/training/precision.h>
 #include <accelerate/training/torch_schedulers.h>
 #include <accelerate/training/warmup_schedulers.h>

@@ -51,6 +51,7 @@ std::string sample_text(int64_t index) { return "sample " + std::to_string(index
 
 std::string samples_text(const Indices& indices) {
   constexpr size_t kMost = 16;
+  if (indices.empty()) return "samples of a stream";
   std::string text = indices.size() == 1 ? "sample" : "samples";
   for (size_t i = 0; i < indices.size() && i < kMost; ++i) text += (i == 0 ? " " : ", ") + std::to_string(indices[i]);
   if (indices.size() > kMost) text += " and " + std::to_string(indices.size() - kMost) + " more";

@@ -17,6 +17,7 @@ struct WorkerPool::Desk {
 
   void work() {
     c10::setThreadName("data loader");
+    at::get_num_threads();  // sets a thread up the first time; later it would undo the next line
     at::set_num_threads(1);
     {
       const std::lock_guard lock(mutex);

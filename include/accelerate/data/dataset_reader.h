@@ -26,7 +26,11 @@ Anything join_samples(const Collate& collate_fn, std::vector<Sample> samples, co
   if constexpr (std::is_same_v<Collate, DefaultCollate>) {
     return std::make_shared<Batch>(collate(std::move(samples), CollatePlace{indices}));
   } else {
-    return std::make_shared<Batch>(collate_fn(std::move(samples)));
+    try {
+      return std::make_shared<Batch>(collate_fn(std::move(samples)));
+    } catch (...) {
+      rethrow_while("collating " + samples_text(indices));
+    }
   }
 }
 

@@ -1,0 +1,433 @@
+#include <ATen/Parallel.h>
+#include <accelerate/core/error.h>
+#include <accelerate/data/batch_sampler.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/data/random_sampler.h>
+#include <accelerate/data/tensor_dataset.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <set>
+#include <thread>
+
+namespace {
+
+using accelerate::DataLoader;
+using accelerate::DataLoaderOptions;
+using accelerate::UsageError;
+using LoadedBatches = std::vector<std::vector<int64_t>>;
+
+std::vector<int64_t> up_to(int64_t n) {
+  std::vector<int64_t> numbers(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) numbers[static_cast<size_t>(i)] = i;
+  return numbers;
+}
+std::list<int64_t> stream_up_to(int64_t n) {
+  const auto numbers = up_to(n);
+  return {numbers.begin(), numbers.end()};
+}
+
+std::vector<int64_t> loaded_numbers(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(torch::kLong).contiguous().view(-1);
+  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
+}
+template <class Loader>
+LoadedBatches loaded(const Loader& loader) {
+  LoadedBatches batches;
+  for (auto& batch : loader) batches.push_back(loaded_numbers(batch));
+  return batches;
+}
+template <class Loader>
+std::vector<int64_t> loaded_flat(const Loader& loader) {
+  std::vector<int64_t> all;
+  for (const auto& batch : loaded(loader)) all.insert(all.end(), batch.begin(), batch.end());
+  return all;
+}
+
+/// Sample i, later for the first ones, so that workers end in another order than they began in.
+struct SlowFirst {
+  size_t size() const { return 12; }
+  int64_t get(size_t i) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(i % 3 == 0 ? 5 : 0));
+    return static_cast<int64_t>(i);
+  }
+};
+
+struct Boom : std::exception {
+  const char* what() const noexcept override { return "boom"; }
+};
+template <class Exception>
+struct FailsAt {
+  size_t size() const { return 100; }
+  int64_t get(size_t i) const {
+    if (i == 17) throw Exception("it is broken");
+    return static_cast<int64_t>(i);
+  }
+};
+struct BreaksOff {
+  struct Iterator {
+    using value_type = int64_t;
+    using difference_type = std::ptrdiff_t;
+    int64_t at = 0;
+    int64_t operator*() const { return at; }
+    Iterator& operator++() {
+      if (++at == 5) throw std::runtime_error("the file ends here");
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return false; }
+  };
+  Iterator begin() const { return {}; }
+  std::default_sentinel_t end() const { return {}; }
+};
+/// Endless numbers: only early ends end it.
+struct Endless {
+  struct Iterator {
+    using value_type = int64_t;
+    using difference_type = std::ptrdiff_t;
+    int64_t at = 0;
+    int64_t operator*() const { return at; }
+    Iterator& operator++() {
+      ++at;
+      return *this;
+    }
+    void operator++(int) { ++at; }
+    bool operator==(std::default_sentinel_t) const { return false; }
+  };
+  Iterator begin() const { return {}; }
+  std::default_sentinel_t end() const { return {}; }
+};
+
+/// Keeps whoever reads it waiting until it is let go.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+  void wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return open; });
+  }
+  void let_go() {
+    {
+      const std::lock_guard lock(mutex);
+      open = true;
+    }
+    changed.notify_all();
+  }
+};
+struct Gated {
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  std::shared_ptr<std::atomic<int>> readers = std::make_shared<std::atomic<int>>(0);
+  size_t size() const { return 10; }
+  int64_t get(size_t i) const {
+    ++*readers;
+    if (i == 3) gate->wait();
+    --*readers;
+    return static_cast<int64_t>(i);
+  }
+};
+
+/// Which threads read, and with how many they compute.
+struct Witness {
+  std::shared_ptr<std::mutex> mutex = std::make_shared<std::mutex>();
+  std::shared_ptr<std::set<std::thread::id>> threads = std::make_shared<std::set<std::thread::id>>();
+  size_t size() const { return 16; }
+  std::pair<int64_t, bool> get(size_t) const {
+    const std::lock_guard lock(*mutex);
+    threads->insert(std::this_thread::get_id());
+    return {at::get_num_threads(), torch::GradMode::is_enabled()};
+  }
+};
+
+struct Noisy {
+  size_t size() const { return 6; }
+  at::Tensor get(size_t, at::Generator& generator) const { return torch::randint(1000000, {1}, generator, torch::kLong)[0]; }
+};
+
+std::string loader_error(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST(DataLoader, BatchesComeInOrderAndTheLastMayBeShort) {
+  EXPECT_EQ(loaded(DataLoader(up_to(5), {.batch_size = 2})), (LoadedBatches{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(loaded(DataLoader(up_to(5), {.batch_size = 2, .drop_last = true})), (LoadedBatches{{0, 1}, {2, 3}}));
+  EXPECT_EQ(loaded(DataLoader(stream_up_to(5), {.batch_size = 2, .drop_last = true})), (LoadedBatches{{0, 1}, {2, 3}}));
+  EXPECT_EQ(loaded(DataLoader(up_to(2))), (LoadedBatches{{0}, {1}}));
+  EXPECT_EQ(loaded(DataLoader(up_to(0), {.batch_size = 2})), LoadedBatches{});
+}
+
+TEST(DataLoader, WithoutBatchSizeSamplesComeAsTheyAre) {
+  const DataLoader tensors(std::vector{torch::zeros({2}), torch::ones({3})}, {.batch_size = {}});
+  std::vector<int64_t> lengths;
+  for (auto& sample : tensors) lengths.push_back(sample.size(0));
+  EXPECT_EQ(lengths, (std::vector<int64_t>{2, 3}));
+  for (auto& number : DataLoader(up_to(3), {.batch_size = {}})) EXPECT_EQ(number.dim(), 0);
+  for (auto& number : DataLoader(stream_up_to(3), {.batch_size = {}})) EXPECT_EQ(number.dim(), 0);
+  for (auto& [data, target] :
+       DataLoader(accelerate::TensorDataset(torch::zeros({3, 2}), torch::zeros({3})), {.batch_size = {}})) {
+    EXPECT_EQ(data.dim() + target.dim(), 1);
+  }
+  EXPECT_EQ(DataLoader(up_to(3), {.batch_size = {}}).size(), 3);
+}
+
+TEST(DataLoader, SizesAreThoseOfPython) {
+  EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2}).size(), 3);
+  EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2, .drop_last = true}).size(), 2);
+  EXPECT_EQ(DataLoader(stream_up_to(5), {.batch_size = 2}).size(), 3);
+  EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2}).batch_size(), 2);
+  EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2}).total_dataset_length(), 5);
+  EXPECT_THROW(DataLoader(Endless{}, {.batch_size = 2}).size(), UsageError);
+  EXPECT_THROW(DataLoader(Endless{}, {.batch_size = 2}).total_dataset_length(), UsageError);
+}
+
+TEST(DataLoader, OwnCollationDecidesTheType) {
+  const auto words = [](std::vector<int64_t> numbers) {
+    std::vector<std::string> texts;
+    for (const auto number : numbers) texts.push_back("s" + std::to_string(number));
+    return texts;
+  };
+  std::vector<std::vector<std::string>> batches;
+  for (auto& batch : DataLoader(up_to(3), words, {.batch_size = 2, .num_workers = 2})) batches.push_back(batch);
+  EXPECT_EQ(batches, (std::vector<std::vector<std::string>>{{"s0", "s1"}, {"s2"}}));
+  for (auto& batch : DataLoader(stream_up_to(1), words)) EXPECT_EQ(batch, (std::vector<std::string>{"s0"}));
+}
+
+TEST(DataLoader, OwnSamplersDecideTheOrder) {
+  const auto sampler = std::make_shared<accelerate::SubsetRandomSampler>(accelerate::Indices{3});
+  EXPECT_EQ(loaded(DataLoader(up_to(5), {.sampler = sampler})), (LoadedBatches{{3}}));
+  const auto batches = std::make_shared<accelerate::SamplerBatches>(std::make_shared<accelerate::SequentialSampler>(3),
+                                                                    accelerate::BatchOptions{.batch_size = 2});
+  const DataLoader loader(up_to(9), {.batch_sampler = batches});
+  EXPECT_EQ(loaded(loader), (LoadedBatches{{0, 1}, {2}}));
+  EXPECT_EQ(loader.batch_size(), std::nullopt);
+  EXPECT_EQ(loader.total_batch_size(), 2);
+}
+
+TEST(DataLoader, ShufflingDrawsWhatTorchDraws) {
+  torch::manual_seed(1);
+  const DataLoader loader(up_to(11), {.batch_size = 2, .shuffle = true});
+  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{5, 1, 3, 4, 0, 2, 9, 10, 7, 6, 8}));
+  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{6, 2, 8, 9, 5, 0, 3, 4, 7, 10, 1}));
+  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{2, 9, 0, 10, 6, 3, 1, 4, 8, 7, 5}));
+  EXPECT_TRUE(torch::rand(2).allclose(torch::tensor({0.6826140880584717, 0.30514949560165405}, torch::kFloat)));
+}
+
+TEST(DataLoader, WorkersAndTheirNumberDoNotChangeTheOrderOrTheDraws) {
+  std::vector<LoadedBatches> seen;
+  std::vector<at::Tensor> after;
+  for (const int workers : {0, 1, 3}) {
+    torch::manual_seed(4);
+    const DataLoader loader(up_to(50), {.batch_size = 4, .shuffle = true, .num_workers = workers});
+    seen.push_back(loaded(loader));
+    after.push_back(torch::rand(2));
+  }
+  EXPECT_EQ(seen[0], seen[1]);
+  EXPECT_EQ(seen[0], seen[2]);
+  EXPECT_TRUE(after[0].equal(after[1]) && after[0].equal(after[2]));
+}
+
+TEST(DataLoader, WorkersThatEndOutOfOrderDeliverInOrder) {
+  EXPECT_EQ(loaded_flat(DataLoader(SlowFirst{}, {.num_workers = 3})), up_to(12));
+  EXPECT_EQ(loaded_flat(DataLoader(stream_up_to(41), {.batch_size = 3, .num_workers = 3})), up_to(41));
+}
+
+TEST(DataLoader, OptionsThatContradictEachOtherAreErrors) {
+  const auto sampler = std::make_shared<accelerate::SequentialSampler>(3);
+  const auto batches = std::make_shared<accelerate::SamplerBatches>(sampler, accelerate::BatchOptions{});
+  const std::vector<DataLoaderOptions> wrong = {
+      {.batch_size = 0},
+      {.batch_size = -1},
+      {.num_workers = -1},
+      {.shuffle = true, .sampler = sampler},
+      {.batch_size = 2, .batch_sampler = batches},
+      {.shuffle = true, .batch_sampler = batches},
+      {.sampler = sampler, .batch_sampler = batches},
+      {.batch_sampler = batches, .drop_last = true},
+      {.batch_size = {}, .drop_last = true},
+      {.timeout = -1},
+      {.timeout = 1},
+      {.prefetch_factor = 2},
+      {.num_workers = 1, .prefetch_factor = 0},
+      {.persistent_workers = true},
+  };
+  for (size_t i = 0; i < wrong.size(); ++i) EXPECT_THROW(DataLoader(up_to(3), wrong[i]), UsageError) << "case " << i;
+  EXPECT_THROW(DataLoader(stream_up_to(3), {.shuffle = true}), UsageError);
+  EXPECT_THROW(DataLoader(stream_up_to(3), {.sampler = sampler}), UsageError);
+  EXPECT_THROW(DataLoader(stream_up_to(3), {.batch_sampler = batches}), UsageError);
+}
+
+TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
+  for (const int workers : {0, 2}) {
+    const DataLoaderOptions options{.batch_size = 4, .num_workers = workers};
+    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }), "it is broken (while reading sample 17)");
+    EXPECT_THROW(loaded(DataLoader(FailsAt<UsageError>{}, options)), UsageError);
+    EXPECT_THROW(loaded(DataLoader(FailsAt<accelerate::CheckpointError>{}, options)), accelerate::CheckpointError);
+    try {
+      loaded(DataLoader(FailsAt<std::out_of_range>{}, options));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const accelerate::Error& error) {
+      EXPECT_STREQ(error.what(), "it is broken (while reading sample 17)");
+      EXPECT_THROW(std::rethrow_if_nested(error), std::out_of_range);
+    }
+    const auto collate = [](std::vector<int64_t>) -> int64_t { throw Boom(); };
+    EXPECT_NE(loader_error([&] {
+                for (auto& batch : DataLoader(up_to(4), collate, options)) static_cast<void>(batch);
+              }).find("boom (while collating samples 0, 1, 2, 3)"),
+              std::string::npos);
+    EXPECT_NE(loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
+              std::string::npos);
+  }
+}
+
+TEST(DataLoader, BatchesBeforeAFailureAreDelivered) {
+  for (const int workers : {0, 2}) {
+    int64_t batches = 0;
+    EXPECT_THROW(
+        {
+          for (auto& batch : DataLoader(FailsAt<UsageError>{}, {.batch_size = 4, .num_workers = workers})) {
+            EXPECT_EQ(batch.size(0), 4);
+            ++batches;
+          }
+        },
+        UsageError);
+    EXPECT_EQ(batches, 4);
+  }
+}
+
+TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
+  for (const bool persistent : {false, true}) {
+    const Gated dataset;
+    dataset.gate->let_go();
+    const DataLoader loader(dataset, {.num_workers = 2, .persistent_workers = persistent});
+    for (int pass = 0; pass < 20; ++pass) {
+      for (auto& batch : loader) {
+        if (batch.item<int64_t>() == pass % 5) break;
+      }
+      EXPECT_EQ(dataset.readers->load(), 0) << "somebody reads on after the loop";
+    }
+    EXPECT_EQ(loaded_flat(loader), up_to(10));
+  }
+  for (auto& batch : DataLoader(Endless{}, {.batch_size = 2, .num_workers = 2})) {
+    if (batch[0].item<int64_t>() == 20) break;
+  }
+}
+
+TEST(DataLoader, WorkersReadAheadNoFurtherThanTheyMay) {
+  const Gated dataset;
+  {
+    const DataLoader loader(dataset, {.num_workers = 2, .prefetch_factor = 1});
+    auto at = loader.begin();
+    // Sample 0 is in hand; 1 and 2 may have been read, 3 not before 1 is asked for.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(dataset.readers->load(), 0);
+  }
+  dataset.gate->let_go();
+}
+
+TEST(DataLoader, AWorkerThatIsLateIsAnErrorThatNamesItsBatch) {
+  const Gated dataset;
+  const DataLoader loader(dataset, {.num_workers = 2, .timeout = 0.05});
+  const auto error = loader_error([&] { loaded(loader); });
+  EXPECT_NE(error.find("batch 3"), std::string::npos) << error;
+  EXPECT_NE(error.find("(sample 3)"), std::string::npos) << error;
+  EXPECT_NE(error.find("timeout=0.05"), std::string::npos) << error;
+  dataset.gate->let_go();
+  while (dataset.readers->load() != 0) std::this_thread::yield();
+  EXPECT_EQ(loaded_flat(loader), up_to(10)) << "the next pass has new workers";
+}
+
+TEST(DataLoader, PersistentWorkersAreTheSameThreadsInEveryPass) {
+  const Witness kept, renewed;
+  const DataLoader persistent(kept, {.num_workers = 2, .persistent_workers = true});
+  for (int pass = 0; pass < 5; ++pass) {
+    for (auto& batch : persistent) static_cast<void>(batch);
+  }
+  EXPECT_LE(kept.threads->size(), 2u);
+  EXPECT_FALSE(kept.threads->contains(std::this_thread::get_id()));
+}
+
+TEST(DataLoader, WorkersComputeAloneUnderTheSettingsOfTheLoopAndLeaveOthersTheirThreads) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& [computing, grad] : DataLoader(Witness{}, {.batch_size = 4, .num_workers = 2})) {
+      EXPECT_TRUE(computing.equal(torch::ones({4}, torch::kLong)));
+      EXPECT_FALSE(grad.any().item<bool>());
+    }
+  }
+  EXPECT_EQ(at::get_num_threads(), 3);
+  int elsewhere = 0;
+  std::thread([&] {
+    torch::zeros({1});
+    at::init_num_threads();
+    elsewhere = at::get_num_threads();
+  }).join();
+  EXPECT_EQ(elsewhere, 3);
+  at::set_num_threads(threads);
+}
+
+TEST(DataLoader, PassesOverOneLoaderMayBeNested) {
+  for (const int workers : {0, 2}) {
+    const DataLoader loader(up_to(4), {.num_workers = workers, .persistent_workers = workers > 0});
+    std::vector<int64_t> pairs;
+    for (auto& outer : loader) {
+      for (auto& inner : loader) pairs.push_back(outer.item<int64_t>() * 10 + inner.item<int64_t>());
+    }
+    EXPECT_EQ(pairs, (std::vector<int64_t>{0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33}));
+  }
+}
+
+TEST(DataLoader, AGeneratorOfASampleDependsOnSeedEpochAndIndexAlone) {
+  torch::manual_seed(3);
+  const DataLoader alone(Noisy{}, {.batch_size = 2});
+  const auto first = loaded_flat(alone), second = loaded_flat(alone);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(std::set<int64_t>(first.begin(), first.end()).size(), 6u);
+
+  torch::manual_seed(3);
+  torch::rand(100);
+  const DataLoader helped(Noisy{}, {.batch_size = 3, .num_workers = 2});
+  EXPECT_EQ(loaded_flat(helped), first);
+  EXPECT_EQ(loaded_flat(helped), second);
+  torch::manual_seed(4);
+  EXPECT_NE(loaded_flat(DataLoader(Noisy{}, {.batch_size = 3})), first);
+}
+
+TEST(DataLoader, ABatchIsTheLoopsToChangeAndToKeep) {
+  std::vector<at::Tensor> kept;
+  for (auto& batch : DataLoader(up_to(6), {.batch_size = 2, .num_workers = 2})) {
+    batch += 100;
+    kept.push_back(std::move(batch));
+  }
+  EXPECT_EQ(loaded_numbers(torch::cat(kept)), (std::vector<int64_t>{100, 101, 102, 103, 104, 105}));
+}
+
+TEST(DataLoader, CopiesAreTheSameLoader) {
+  torch::manual_seed(0);
+  DataLoader loader(up_to(4), {.batch_size = 2, .persistent_workers = false});
+  DataLoader copy = loader;
+  loaded(loader);
+  EXPECT_EQ(copy.iteration(), 1);
+  copy.set_epoch(7);
+  EXPECT_EQ(loader.iteration(), 7);
+}
+
+TEST(DataLoader, SkippingLeavesOutTheFirstBatchesAndReadsNoneOfThem) {
+  const Gated dataset;  // sample 3 would wait for ever
+  EXPECT_EQ(loaded_flat(accelerate::skip_first_batches(DataLoader(dataset), 4)), (std::vector<int64_t>{4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(accelerate::skip_first_batches(DataLoader(up_to(5), {.batch_size = 2}), 1).size(), 2);
+  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)), (LoadedBatches{{2, 3}, {4}}));
+  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 9)), LoadedBatches{});
+  EXPECT_THROW(accelerate::skip_first_batches(DataLoader(up_to(5)), -1), UsageError);
+}

@@ -17,17 +17,19 @@ class EndsTheGroup : public ::testing::Environment {
 class FailuresOnly : public ::testing::EmptyTestEventListener {
  public:
   explicit FailuresOnly(int rank) : rank_(rank) {}
+  // Asked for when a part fails, GoogleTest would wait for a lock that it holds itself.
+  void OnTestStart(const ::testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
+  void OnTestEnd(const ::testing::TestInfo&) override { test_ = "outside a test"; }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    std::cout << "[process " << rank_ << "] "
-              << (test ? std::string(test->test_suite_name()) + "." + test->name() : "outside a test") << "\n"
+    std::cout << "[process " << rank_ << "] " << test_ << "\n"
               << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number() << ": " << result.message()
               << std::endl;
   }
 
  private:
   int rank_;
+  std::string test_ = "outside a test";
 };
 
 }  // namespace

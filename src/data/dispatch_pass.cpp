@@ -22,6 +22,13 @@ at::Tensor empty_of(const Value& kind, const std::optional<at::Device>& device) 
   return at::empty(shape, at::TensorOptions().dtype(static_cast<at::ScalarType>(items[0].get<int64_t>())).device(device.value_or(at::kCPU)));
 }
 
+/// What is no tensor stays as it is in `batch`.
+void append_rows(Value& batch, Value more) {
+  std::vector<Leaves> parts = {leaves_of(batch), leaves_of(more)};
+  for (auto& part : parts) part.other.clear();
+  concatenate(parts, 0);
+}
+
 Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors(std::move(batch), begin, end); }
 
 }  // namespace
@@ -33,29 +40,30 @@ DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_locat
       to_skip_(core_->skip_batches) {}
 
 std::optional<Value> DispatchPass::read_round() {
-  const auto& reader = *reading().reader;
-  const int parts = sharing().split_batches ? 1 : sharing().state.num_processes();
-  std::vector<Value> batches;
-  while (static_cast<int>(batches.size()) < parts) {
-    const Anything batch = stream_->next();
-    if (!batch) {
+  const size_t parts = sharing().split_batches ? 1 : static_cast<size_t>(sharing().state.num_processes());
+  std::vector<Anything> batches;
+  while (!last_ && batches.size() < parts) {
+    if (Anything batch = stream_->next()) {
+      batches.push_back(std::move(batch));
+    } else {
       last_ = true;
-      break;
     }
-    batches.push_back(reader.to_value(batch));
   }
   if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
-  return join(std::move(batches));
+  return join(batches);
 }
 
-std::optional<Value> DispatchPass::join(std::vector<Value> parts) const {
+Value DispatchPass::join(const std::vector<Anything>& batches) const {
+  std::vector<Leaves> parts;
+  for (const auto& batch : batches) parts.push_back(reading().reader->leaves(batch));
   try {
-    return concatenate(std::move(parts));
+    concatenate(parts, 0);
   } catch (const UsageError& error) {
     throw UsageError(std::string(error.what()) +
                      " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
                      "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
   }
+  return reading().reader->to_value(batches.front());
 }
 
 std::optional<DispatchPass::Round> DispatchPass::fetch() {
@@ -112,7 +120,7 @@ Anything DispatchPass::share_of(Round& round, bool last) {
   const int64_t rows = find_batch_size(round.batch);
   int64_t share = rows / processes;
   if (last && !reading().options.drop_last && rows % processes != 0) {
-    round.batch = concatenate(std::vector<Value>{std::move(round.batch), *beginning_});
+    append_rows(round.batch, *beginning_);
     ++share;
   }
   if (last) {

@@ -23,7 +23,7 @@ class DispatchPass : public PreparedPass {
 
   /// On the main process: the next round, or nothing. `last_` is set when there is none after it.
   std::optional<Value> read_round();
-  std::optional<Value> join(std::vector<Value> parts) const;
+  Value join(const std::vector<Anything>& batches) const;
   /// Reads on the main process and tells the others what it has read, or why it could not.
   std::optional<Round> fetch();
   void exchange(Round& round);

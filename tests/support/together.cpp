@@ -17,13 +17,11 @@ class EndsTheGroup : public ::testing::Environment {
 class FailuresOnly : public ::testing::EmptyTestEventListener {
  public:
   explicit FailuresOnly(int rank) : rank_(rank) {}
-  void OnTestStart(const ::testing::TestInfo& test) override {
-    test_ = std::string(test.test_suite_name()) + "." + test.name();
-  }
+  // Asked for when a part fails, GoogleTest would wait for a lock that it holds itself.
+  void OnTestStart(const ::testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
   void OnTestEnd(const ::testing::TestInfo&) override { test_ = "outside a test"; }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    // Not from current_test_info(): its lock is held here.
     std::cout << "[process " << rank_ << "] " << test_ << "\n"
               << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number() << ": " << result.message()
               << std::endl;

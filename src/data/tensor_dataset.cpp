@@ -4,6 +4,7 @@
 #include <accelerate/core/error.h>
 #include <accelerate/data/tensor_dataset.h>
 
+#include <cstring>
 #include <string>
 
 #include "distributed/tensor_text.h"
@@ -16,11 +17,28 @@ void expect_row(int64_t index, size_t size) {
   throw UsageError("a tensor dataset of " + std::to_string(size) + " samples was asked for sample " + std::to_string(index) + ".");
 }
 
-bool is_run(const Indices& indices) {
-  for (size_t i = 1; i < indices.size(); ++i) {
-    if (indices[i] != indices[i - 1] + 1) return false;
+/// Bytes that lie row after row and mean nothing but themselves.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.requires_grad() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized();
+}
+
+/// For such tensors several times as fast as index_select, which looks at its arguments longer than it copies.
+at::Tensor copy_rows(const at::Tensor& from, const Indices& indices) {
+  auto shape = from.sizes().vec();
+  shape[0] = static_cast<int64_t>(indices.size());
+  at::Tensor to = at::empty(shape, from.options());
+  if (to.numel() == 0) return to;
+  const size_t length = to.nbytes() / indices.size();
+  const auto* source = static_cast<const char*>(from.const_data_ptr());
+  auto* target = static_cast<char*>(to.mutable_data_ptr());
+  for (size_t i = 0; i < indices.size();) {
+    size_t end = i + 1;
+    while (end < indices.size() && indices[end] == indices[end - 1] + 1) ++end;
+    std::memcpy(target + i * length, source + static_cast<size_t>(indices[i]) * length, (end - i) * length);
+    i = end;
   }
-  return true;
+  return to;
 }
 
 }  // namespace
@@ -46,7 +64,7 @@ at::Tensor TensorRows::row(size_t tensor, size_t index) const {
 at::Tensor TensorRows::rows(size_t tensor, const Indices& indices) const {
   for (const int64_t index : indices) expect_row(index, size_);
   const at::Tensor& from = tensors_[tensor];
-  if (!indices.empty() && is_run(indices)) return from.narrow(0, indices.front(), static_cast<int64_t>(indices.size())).clone();
+  if (is_plain(from)) return copy_rows(from, indices);
   const at::Tensor which = at::from_blob(const_cast<int64_t*>(indices.data()), {static_cast<int64_t>(indices.size())}, at::kLong);
   return at::index_select(from, 0, from.is_cpu() ? which : which.to(from.device()));
 }

@@ -155,8 +155,10 @@ TEST_F(TogetherGoldenLoader, Dispatcher) {
       return facts_of(skip > 0 ? skip_first_batches(loader, skip) : loader);
     });
     if (!theirs.contains("error") && !ours.contains("error")) {
+      // Of a map-style one that skips batches neither side knows it: what skips them does not say how long they are.
+      const bool known = c.at("skip") == 0 || c.at("dataset") != "map";
       sizes.judge(loader_case_name(c, rank()), ours.at("total_batch_size") == theirs.at("total_batch_size"), ours.dump(),
-                  "a dispatched loader knows its total_batch_size");
+                  known ? "a dispatched loader knows its total_batch_size" : "");
       for (json* facts : {&ours, &theirs}) facts->erase("total_batch_size");
     }
     tally.judge(loader_case_name(c, rank()), same_facts(ours, theirs), ours.dump());

@@ -29,11 +29,11 @@ using torch::optim::ReduceLROnPlateauScheduler;
 
 /// A pointer to what someone else owns.
 template <class T>
-std::shared_ptr<T> borrowed(T& object) {
+std::shared_ptr<T> borrowed_scheduler(T& object) {
   return std::shared_ptr<T>(std::shared_ptr<void>(), &object);
 }
 
-Value::List list_of(const std::vector<double>& rates) { return Value::List(rates.begin(), rates.end()); }
+Value::List list_of_rates(const std::vector<double>& rates) { return Value::List(rates.begin(), rates.end()); }
 
 class OwnScheduler final : public AcceleratedScheduler::Inner {
  public:
@@ -67,11 +67,9 @@ class TorchScheduler final : public AcceleratedScheduler::Inner {
   StateDict state_dict(const torch::optim::Optimizer*) const override {
     const int64_t steps = step_count_of(*scheduler_);
     // Python counts the step that its constructor takes.
-    return {{"last_epoch", steps}, {"_step_count", steps + 1}, {"_last_lr", list_of(current_lrs_of(*scheduler_))}};
+    return {{"last_epoch", steps}, {"_step_count", steps + 1}, {"_last_lr", list_of_rates(current_lrs_of(*scheduler_))}};
   }
-  void load_state_dict(const StateDict& state) override {
-    step_count_of(*scheduler_) = state.at("last_epoch").get<unsigned>();
-  }
+  void load_state_dict(const StateDict& state) override { step_count_of(*scheduler_) = state.at("last_epoch").get<unsigned>(); }
   torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const override {
     return optimizer_of(*scheduler_, candidates);
   }
@@ -100,7 +98,7 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
                        {"best", progress.best},
                        {"cooldown_counter", progress.cooldown_counter},
                        {"num_bad_epochs", progress.num_bad_epochs}};
-    if (optimizer) state["_last_lr"] = list_of(get_last_lr(optimizer));
+    if (optimizer) state["_last_lr"] = list_of_rates(get_last_lr(optimizer));
     return state;
   }
   void load_state_dict(const StateDict& state) override {
@@ -152,11 +150,11 @@ AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<torch::optim::LRSched
 AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<ReduceLROnPlateauScheduler> scheduler, SchedulerRule rule)
     : AcceleratedScheduler(std::make_shared<PlateauScheduler>(scheduler_not_null(std::move(scheduler))), std::move(rule)) {}
 AcceleratedScheduler::AcceleratedScheduler(LRScheduler& scheduler, SchedulerRule rule)
-    : AcceleratedScheduler(borrowed(scheduler), std::move(rule)) {}
+    : AcceleratedScheduler(borrowed_scheduler(scheduler), std::move(rule)) {}
 AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler, SchedulerRule rule)
-    : AcceleratedScheduler(borrowed(scheduler), std::move(rule)) {}
+    : AcceleratedScheduler(borrowed_scheduler(scheduler), std::move(rule)) {}
 AcceleratedScheduler::AcceleratedScheduler(ReduceLROnPlateauScheduler& scheduler, SchedulerRule rule)
-    : AcceleratedScheduler(borrowed(scheduler), std::move(rule)) {}
+    : AcceleratedScheduler(borrowed_scheduler(scheduler), std::move(rule)) {}
 
 void AcceleratedScheduler::step() {
   take_steps([this] { state_->inner->step(); });

@@ -69,8 +69,8 @@ void ComposedScheduler::undo_counts() {
 std::vector<double> ComposedScheduler::get_lr() { return current_lrs(); }
 
 void ComposedScheduler::update_lr(std::optional<int64_t>) {
-  throw UsageError("A " + std::string(name_) + " within a SequentialLR can only be its first scheduler: list what it is made of " +
-                   "in its place.");
+  throw UsageError("A " + std::string(name_) +
+                   " within a SequentialLR can only be its first scheduler: list what it is made of " + "in its place.");
 }
 
 void ComposedScheduler::visit_schedulers(StateFields& fields) {
@@ -150,8 +150,7 @@ void SequentialLR::visit_state(StateFields& fields) {
 
 ChainedScheduler::ChainedScheduler(const SchedulerReferences& schedulers) : ChainedScheduler(pointers_to(schedulers)) {}
 
-ChainedScheduler::ChainedScheduler(SchedulerPointers all)
-    : ComposedScheduler("ChainedScheduler", optimizer_of_first(all), all) {
+ChainedScheduler::ChainedScheduler(SchedulerPointers all) : ComposedScheduler("ChainedScheduler", optimizer_of_first(all), all) {
   compose();
 }
 

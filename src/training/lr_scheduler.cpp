@@ -40,7 +40,8 @@ void LRScheduler::step() {
 }
 
 void LRScheduler::step(double epoch) {
-  throw UsageError("step(" + std::to_string(epoch) + "): this scheduler counts its steps itself; call step() without an argument.");
+  throw UsageError("step(" + std::to_string(epoch) +
+                   "): this scheduler counts its steps itself; call step() without an argument.");
 }
 
 void LRScheduler::update_lr(std::optional<int64_t> epoch) {
@@ -57,9 +58,9 @@ void LRScheduler::update_lr(std::optional<int64_t> epoch) {
 void LRScheduler::set_lrs(const std::vector<double>& rates) {
   auto& groups = optimizer_.param_groups();
   if (rates.size() != groups.size()) {
-    throw UsageError("A scheduler gave " + std::to_string(rates.size()) + " learning rates for the " +
-                     std::to_string(groups.size()) + " parameter groups of its optimizer: expected one for each. Add the groups " +
-                     "before making the scheduler.");
+    throw UsageError(
+        "A scheduler gave " + std::to_string(rates.size()) + " learning rates for the " + std::to_string(groups.size()) +
+        " parameter groups of its optimizer: expected one for each. Add the groups " + "before making the scheduler.");
   }
   for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
   last_lrs_ = current_lrs();

@@ -19,7 +19,8 @@ std::string cycle_number(double number) { return to_string(Value(number)); }
 
 int64_t cycle_length(const OneCycleLROptions& options) {
   const auto positive = [](const char* name, int64_t number) {
-    if (number < 1) throw UsageError("OneCycleLR: " + std::string(name) + "=" + std::to_string(number) + ": expected at least 1.");
+    if (number < 1)
+      throw UsageError("OneCycleLR: " + std::string(name) + "=" + std::to_string(number) + ": expected at least 1.");
     return number;
   };
   if (options.total_steps) return positive("total_steps", *options.total_steps);
@@ -29,14 +30,14 @@ int64_t cycle_length(const OneCycleLROptions& options) {
   throw UsageError("OneCycleLR without a length: expected total_steps, or epochs and steps_per_epoch.");
 }
 
-std::vector<double> for_groups(const char* name, const PerGroup& given, size_t groups) {
+std::vector<double> cycle_values_of_groups(const char* name, const PerGroup& given, size_t groups) {
   if (given.values.size() == groups) return given.values;
   if (given.values.size() == 1) return std::vector<double>(groups, given.values.front());
   throw UsageError("OneCycleLR: " + std::string(name) + " has " + std::to_string(given.values.size()) + " values for " +
                    std::to_string(groups) + " parameter groups: expected one, or one for each group.");
 }
 
-bool has_betas(const OptimizerOptions& options) {
+bool cycles_betas(const OptimizerOptions& options) {
   return dynamic_cast<const torch::optim::AdamOptions*>(&options) || dynamic_cast<const torch::optim::AdamWOptions*>(&options);
 }
 
@@ -54,14 +55,15 @@ bool set_plain_momentum(OptimizerOptions& options, double momentum) {
   return plain != nullptr;
 }
 
-void set_momentum(OptimizerOptions& options, double momentum) {
+void set_cycled_momentum(OptimizerOptions& options, double momentum) {
   using namespace torch::optim;
   if (set_beta1<AdamOptions>(options, momentum) || set_beta1<AdamWOptions>(options, momentum) ||
       set_plain_momentum<SGDOptions>(options, momentum) || set_plain_momentum<RMSpropOptions>(options, momentum)) {
     return;
   }
-  throw UsageError("OneCycleLR: cycle_momentum for an optimizer other than SGD, RMSprop, Adam and AdamW, whose momentum has no "
-                   "name here: set .cycle_momentum = false.");
+  throw UsageError(
+      "OneCycleLR: cycle_momentum for an optimizer other than SGD, RMSprop, Adam and AdamW, whose momentum has no "
+      "name here: set .cycle_momentum = false.");
 }
 
 }  // namespace
@@ -76,7 +78,7 @@ OneCycleLR::OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptio
   }
   set_phases(options.pct_start, options.three_phase);
   set_bounds(options);
-  use_beta1_ = cycle_momentum_ && has_betas(optimizer.param_groups().front().options());
+  use_beta1_ = cycle_momentum_ && cycles_betas(optimizer.param_groups().front().options());
   base_lrs_ = initial_lrs();
   start();
 }
@@ -94,9 +96,9 @@ void OneCycleLR::set_phases(double pct_start, bool three_phase) {
 
 void OneCycleLR::set_bounds(const OneCycleLROptions& options) {
   const auto groups = optimizer().param_groups().size();
-  const auto max_lrs = for_groups("max_lr", options.max_lr, groups);
-  const auto base_momentums = for_groups("base_momentum", options.base_momentum, groups);
-  const auto max_momentums = for_groups("max_momentum", options.max_momentum, groups);
+  const auto max_lrs = cycle_values_of_groups("max_lr", options.max_lr, groups);
+  const auto base_momentums = cycle_values_of_groups("base_momentum", options.base_momentum, groups);
+  const auto max_momentums = cycle_values_of_groups("max_momentum", options.max_momentum, groups);
   for (size_t i = 0; i < groups; ++i) {
     const double initial = max_lrs[i] / options.div_factor;
     bounds_.push_back({initial, max_lrs[i], initial / options.final_div_factor, base_momentums[i], max_momentums[i]});
@@ -140,7 +142,8 @@ std::vector<double> OneCycleLR::get_lr() {
   for (size_t i = 0; i < bounds_.size(); ++i) {
     rates.push_back(anneal(bounds_[i].named(ends.start_lr), bounds_[i].named(ends.end_lr), part));
     if (!cycle_momentum_ || i >= groups.size()) continue;
-    set_momentum(groups[i].options(), anneal(bounds_[i].named(ends.start_momentum), bounds_[i].named(ends.end_momentum), part));
+    set_cycled_momentum(groups[i].options(),
+                        anneal(bounds_[i].named(ends.start_momentum), bounds_[i].named(ends.end_momentum), part));
   }
   return rates;
 }
@@ -168,8 +171,8 @@ void OneCycleLR::visit_phases(StateFields& fields) {
         std::vector<Phase> phases;
         for (const auto& phase : value.as<Value::List>()) {
           const auto text = [&](const char* name) { return phase[name].get<std::string>(); };
-          phases.push_back({phase["end_step"].get<double>(), text("start_lr"), text("end_lr"), text("start_momentum"),
-                            text("end_momentum")});
+          phases.push_back(
+              {phase["end_step"].get<double>(), text("start_lr"), text("end_lr"), text("start_momentum"), text("end_momentum")});
         }
         if (phases.empty()) throw UsageError("no phases: expected two or three.");
         return [this, phases = std::move(phases)] { phases_ = phases; };

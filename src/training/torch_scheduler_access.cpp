@@ -22,61 +22,61 @@ struct PlateauMember {
   friend constexpr typename Tag::Pointer pointer_to(Tag) { return member; }
 };
 
-struct Best {
+struct PlateauBest {
   using Pointer = float Plateau::*;
-  friend constexpr Pointer pointer_to(Best);
+  friend constexpr Pointer pointer_to(PlateauBest);
 };
-struct CooldownCounter {
+struct PlateauCooldownCounter {
   using Pointer = int Plateau::*;
-  friend constexpr Pointer pointer_to(CooldownCounter);
+  friend constexpr Pointer pointer_to(PlateauCooldownCounter);
 };
-struct NumBadEpochs {
+struct PlateauNumBadEpochs {
   using Pointer = int Plateau::*;
-  friend constexpr Pointer pointer_to(NumBadEpochs);
+  friend constexpr Pointer pointer_to(PlateauNumBadEpochs);
 };
-struct LastEpoch {
+struct PlateauLastEpoch {
   using Pointer = int Plateau::*;
-  friend constexpr Pointer pointer_to(LastEpoch);
+  friend constexpr Pointer pointer_to(PlateauLastEpoch);
 };
-struct ReduceBy {
+struct PlateauReduceBy {
   using Pointer = float Plateau::*;
-  friend constexpr Pointer pointer_to(ReduceBy);
+  friend constexpr Pointer pointer_to(PlateauReduceBy);
 };
-struct MinLrs {
+struct PlateauMinLrs {
   using Pointer = std::vector<float> Plateau::*;
-  friend constexpr Pointer pointer_to(MinLrs);
+  friend constexpr Pointer pointer_to(PlateauMinLrs);
 };
-struct LeastChange {
+struct PlateauLeastChange {
   using Pointer = double Plateau::*;
-  friend constexpr Pointer pointer_to(LeastChange);
+  friend constexpr Pointer pointer_to(PlateauLeastChange);
 };
-struct Verbose {
+struct PlateauVerbose {
   using Pointer = bool Plateau::*;
-  friend constexpr Pointer pointer_to(Verbose);
+  friend constexpr Pointer pointer_to(PlateauVerbose);
 };
-struct ReduceLr {
+struct PlateauReduceLr {
   using Pointer = void (Plateau::*)(int);
-  friend constexpr Pointer pointer_to(ReduceLr);
+  friend constexpr Pointer pointer_to(PlateauReduceLr);
 };
 
-template struct PlateauMember<Best, &Plateau::best>;
-template struct PlateauMember<CooldownCounter, &Plateau::cooldown_counter>;
-template struct PlateauMember<NumBadEpochs, &Plateau::num_bad_epochs>;
-template struct PlateauMember<LastEpoch, &Plateau::last_epoch>;
-template struct PlateauMember<ReduceBy, &Plateau::factor>;
-template struct PlateauMember<MinLrs, &Plateau::min_lrs>;
-template struct PlateauMember<LeastChange, &Plateau::eps>;
-template struct PlateauMember<Verbose, &Plateau::verbose>;
-template struct PlateauMember<ReduceLr, &Plateau::reduce_lr>;
+template struct PlateauMember<PlateauBest, &Plateau::best>;
+template struct PlateauMember<PlateauCooldownCounter, &Plateau::cooldown_counter>;
+template struct PlateauMember<PlateauNumBadEpochs, &Plateau::num_bad_epochs>;
+template struct PlateauMember<PlateauLastEpoch, &Plateau::last_epoch>;
+template struct PlateauMember<PlateauReduceBy, &Plateau::factor>;
+template struct PlateauMember<PlateauMinLrs, &Plateau::min_lrs>;
+template struct PlateauMember<PlateauLeastChange, &Plateau::eps>;
+template struct PlateauMember<PlateauVerbose, &Plateau::verbose>;
+template struct PlateauMember<PlateauReduceLr, &Plateau::reduce_lr>;
 
 /// Another value for the length of a scope.
 template <class T>
-class Lent {
+class LentValue {
  public:
-  Lent(T& variable, T value) : variable_(variable), before_(std::exchange(variable, std::move(value))) {}
-  ~Lent() { variable_ = std::move(before_); }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
+  LentValue(T& variable, T value) : variable_(variable), before_(std::exchange(variable, std::move(value))) {}
+  ~LentValue() { variable_ = std::move(before_); }
+  LentValue(const LentValue&) = delete;
+  LentValue& operator=(const LentValue&) = delete;
 
  private:
   T& variable_;
@@ -109,8 +109,8 @@ std::vector<double> current_lrs_of(const torch::optim::LRScheduler& scheduler) {
 }
 
 PlateauProgress progress_of(Plateau& scheduler) {
-  return {scheduler.*pointer_to(Best()), scheduler.*pointer_to(CooldownCounter()), scheduler.*pointer_to(NumBadEpochs()),
-          scheduler.*pointer_to(LastEpoch())};
+  return {scheduler.*pointer_to(PlateauBest()), scheduler.*pointer_to(PlateauCooldownCounter()),
+          scheduler.*pointer_to(PlateauNumBadEpochs()), scheduler.*pointer_to(PlateauLastEpoch())};
 }
 
 bool sets_rates_of(const torch::optim::LRScheduler& scheduler, torch::optim::Optimizer& optimizer) {
@@ -124,14 +124,14 @@ bool sets_rates_of(const torch::optim::LRScheduler& scheduler, torch::optim::Opt
 bool sets_rates_of(Plateau& scheduler, torch::optim::Optimizer& optimizer) {
   if (optimizer.param_groups().empty()) return false;
   // It never reads rates but to reduce them. Reduced by a factor of 1 and not below 0, all stay as they are but one of -1.
-  auto& least = scheduler.*pointer_to(MinLrs());
-  const Lent factor(scheduler.*pointer_to(ReduceBy()), 1.0F);
-  const Lent least_change(scheduler.*pointer_to(LeastChange()), -10.0);
-  const Lent silent(scheduler.*pointer_to(Verbose()), false);
+  auto& least = scheduler.*pointer_to(PlateauMinLrs());
+  const LentValue factor(scheduler.*pointer_to(PlateauReduceBy()), 1.0F);
+  const LentValue least_change(scheduler.*pointer_to(PlateauLeastChange()), -10.0);
+  const LentValue silent(scheduler.*pointer_to(PlateauVerbose()), false);
   // Groups may have been added since, and it looks up the least rate of each without asking whether there is one.
-  const Lent zeros(least, std::vector<float>(std::max(least.size(), optimizer.param_groups().size()) + 1000, 0.0F));
+  const LentValue zeros(least, std::vector<float>(std::max(least.size(), optimizer.param_groups().size()) + 1000, 0.0F));
   const LentRate rate(optimizer, -1);
-  (scheduler.*pointer_to(ReduceLr()))(0);
+  (scheduler.*pointer_to(PlateauReduceLr()))(0);
   return rate.now() != -1;
 }
 

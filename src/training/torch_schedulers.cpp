@@ -12,13 +12,14 @@ namespace accelerate {
 
 namespace {
 
-void expect(bool holds, const char* scheduler, const char* name, double given, const char* expected) {
+void expect_option(bool holds, const char* scheduler, const char* name, double given, const char* expected) {
   if (!holds) {
     throw UsageError(std::string(scheduler) + ": " + name + "=" + to_string(Value(given)) + ": expected " + expected + ".");
   }
 }
 
-std::vector<LambdaLR::Factor> one_for_each_group(const torch::optim::Optimizer& optimizer, std::vector<LambdaLR::Factor> factors) {
+std::vector<LambdaLR::Factor> one_for_each_group(const torch::optim::Optimizer& optimizer,
+                                                 std::vector<LambdaLR::Factor> factors) {
   const auto groups = optimizer.param_groups().size();
   if (factors.size() != groups) {
     throw UsageError("lr_lambdas: " + std::to_string(factors.size()) + " functions for " + std::to_string(groups) +
@@ -31,15 +32,13 @@ std::vector<LambdaLR::Factor> one_for_each_group(const torch::optim::Optimizer& 
 }
 
 /// Functions are not saved: whoever loads has made the scheduler with the same ones.
-void visit_functions(StateFields& fields, size_t count) {
-  fields.constant("lr_lambdas", Value::List(count, Value()));
-}
+void visit_lr_lambdas(StateFields& fields, size_t count) { fields.constant("lr_lambdas", Value::List(count, Value())); }
 
-std::vector<LambdaLR::Factor> for_all_groups(const torch::optim::Optimizer& optimizer, const LambdaLR::Factor& factor) {
+std::vector<LambdaLR::Factor> same_for_all_groups(const torch::optim::Optimizer& optimizer, const LambdaLR::Factor& factor) {
   return std::vector(optimizer.param_groups().size(), factor);
 }
 
-std::vector<double> times(std::vector<double> rates, const std::vector<LambdaLR::Factor>& factors, int64_t step) {
+std::vector<double> times_functions(std::vector<double> rates, const std::vector<LambdaLR::Factor>& factors, int64_t step) {
   // Too few or too many are an error of whoever sets the rates, with a better message.
   for (size_t i = 0; i < std::min(rates.size(), factors.size()); ++i) rates[i] *= factors[i](step);
   return rates;
@@ -51,22 +50,22 @@ double cosine_between(double low, double high, double angle) { return low + (hig
 }  // namespace
 
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, Factor lr_lambda)
-    : LambdaLR(optimizer, for_all_groups(optimizer, lr_lambda)) {}
+    : LambdaLR(optimizer, same_for_all_groups(optimizer, lr_lambda)) {}
 
 LambdaLR::LambdaLR(torch::optim::Optimizer& optimizer, std::vector<Factor> lr_lambdas)
     : LRScheduler(optimizer), lr_lambdas_(one_for_each_group(optimizer, std::move(lr_lambdas))) {
   start();
 }
 
-std::vector<double> LambdaLR::get_lr() { return times(base_lrs(), lr_lambdas_, last_epoch()); }
+std::vector<double> LambdaLR::get_lr() { return times_functions(base_lrs(), lr_lambdas_, last_epoch()); }
 
 void LambdaLR::visit_state(StateFields& fields) {
   LRScheduler::visit_state(fields);
-  visit_functions(fields, lr_lambdas_.size());
+  visit_lr_lambdas(fields, lr_lambdas_.size());
 }
 
 MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer, LambdaLR::Factor lr_lambda)
-    : MultiplicativeLR(optimizer, for_all_groups(optimizer, lr_lambda)) {}
+    : MultiplicativeLR(optimizer, same_for_all_groups(optimizer, lr_lambda)) {}
 
 MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer, std::vector<LambdaLR::Factor> lr_lambdas)
     : LRScheduler(optimizer), lr_lambdas_(one_for_each_group(optimizer, std::move(lr_lambdas))) {
@@ -74,16 +73,16 @@ MultiplicativeLR::MultiplicativeLR(torch::optim::Optimizer& optimizer, std::vect
 }
 
 std::vector<double> MultiplicativeLR::get_lr() {
-  return is_initial() ? current_lrs() : times(current_lrs(), lr_lambdas_, last_epoch());
+  return is_initial() ? current_lrs() : times_functions(current_lrs(), lr_lambdas_, last_epoch());
 }
 
 void MultiplicativeLR::visit_state(StateFields& fields) {
   LRScheduler::visit_state(fields);
-  visit_functions(fields, lr_lambdas_.size());
+  visit_lr_lambdas(fields, lr_lambdas_.size());
 }
 
 StepLR::StepLR(torch::optim::Optimizer& optimizer, StepLROptions options) : LRScheduler(optimizer), options_(options) {
-  expect(options.step_size >= 1, "StepLR", "step_size", static_cast<double>(options.step_size), "at least 1");
+  expect_option(options.step_size >= 1, "StepLR", "step_size", static_cast<double>(options.step_size), "at least 1");
   start();
 }
 
@@ -145,7 +144,7 @@ void MultiStepLR::visit_state(StateFields& fields) {
 
 ConstantLR::ConstantLR(torch::optim::Optimizer& optimizer, ConstantLROptions options)
     : LRScheduler(optimizer), options_(options) {
-  expect(options.factor >= 0 && options.factor <= 1, "ConstantLR", "factor", options.factor, "between 0 and 1");
+  expect_option(options.factor >= 0 && options.factor <= 1, "ConstantLR", "factor", options.factor, "between 0 and 1");
   start();
 }
 
@@ -168,10 +167,11 @@ void ConstantLR::visit_state(StateFields& fields) {
 }
 
 LinearLR::LinearLR(torch::optim::Optimizer& optimizer, LinearLROptions options) : LRScheduler(optimizer), options_(options) {
-  expect(options.start_factor > 0 && options.start_factor <= 1, "LinearLR", "start_factor", options.start_factor,
-         "more than 0 and at most 1");
-  expect(options.end_factor >= 0 && options.end_factor <= 1, "LinearLR", "end_factor", options.end_factor, "between 0 and 1");
-  expect(options.total_iters >= 1, "LinearLR", "total_iters", static_cast<double>(options.total_iters), "at least 1");
+  expect_option(options.start_factor > 0 && options.start_factor <= 1, "LinearLR", "start_factor", options.start_factor,
+                "more than 0 and at most 1");
+  expect_option(options.end_factor >= 0 && options.end_factor <= 1, "LinearLR", "end_factor", options.end_factor,
+                "between 0 and 1");
+  expect_option(options.total_iters >= 1, "LinearLR", "total_iters", static_cast<double>(options.total_iters), "at least 1");
   start();
 }
 
@@ -197,7 +197,9 @@ void LinearLR::visit_state(StateFields& fields) {
   LRScheduler::visit_state(fields);
 }
 
-ExponentialLR::ExponentialLR(torch::optim::Optimizer& optimizer, double gamma) : LRScheduler(optimizer), gamma_(gamma) { start(); }
+ExponentialLR::ExponentialLR(torch::optim::Optimizer& optimizer, double gamma) : LRScheduler(optimizer), gamma_(gamma) {
+  start();
+}
 
 std::vector<double> ExponentialLR::get_lr() { return is_initial() ? current_lrs() : scaled(current_lrs(), gamma_); }
 
@@ -212,7 +214,7 @@ void ExponentialLR::visit_state(StateFields& fields) {
 
 PolynomialLR::PolynomialLR(torch::optim::Optimizer& optimizer, PolynomialLROptions options)
     : LRScheduler(optimizer), options_(options) {
-  expect(options.total_iters >= 1, "PolynomialLR", "total_iters", static_cast<double>(options.total_iters), "at least 1");
+  expect_option(options.total_iters >= 1, "PolynomialLR", "total_iters", static_cast<double>(options.total_iters), "at least 1");
   start();
 }
 
@@ -237,7 +239,7 @@ void PolynomialLR::visit_state(StateFields& fields) {
 
 CosineAnnealingLR::CosineAnnealingLR(torch::optim::Optimizer& optimizer, CosineAnnealingLROptions options)
     : LRScheduler(optimizer), options_(options) {
-  expect(options.T_max >= 1, "CosineAnnealingLR", "T_max", static_cast<double>(options.T_max), "at least 1");
+  expect_option(options.T_max >= 1, "CosineAnnealingLR", "T_max", static_cast<double>(options.T_max), "at least 1");
   start();
 }
 
@@ -278,8 +280,8 @@ CosineAnnealingWarmRestarts::CosineAnnealingWarmRestarts(torch::optim::Optimizer
                                                          CosineAnnealingWarmRestartsOptions options)
     : LRScheduler(optimizer), options_(options), T_i_(options.T_0) {
   const auto* name = "CosineAnnealingWarmRestarts";
-  expect(options.T_0 >= 1, name, "T_0", static_cast<double>(options.T_0), "at least 1");
-  expect(options.T_mult >= 1, name, "T_mult", static_cast<double>(options.T_mult), "at least 1");
+  expect_option(options.T_0 >= 1, name, "T_0", static_cast<double>(options.T_0), "at least 1");
+  expect_option(options.T_mult >= 1, name, "T_mult", static_cast<double>(options.T_mult), "at least 1");
   start();
 }
 
@@ -302,7 +304,7 @@ void CosineAnnealingWarmRestarts::step() {
 }
 
 void CosineAnnealingWarmRestarts::step(double epoch) {
-  expect(epoch >= 0, "CosineAnnealingWarmRestarts", "epoch", epoch, "at least 0");
+  expect_option(epoch >= 0, "CosineAnnealingWarmRestarts", "epoch", epoch, "at least 0");
   const auto first = static_cast<double>(options_.T_0);
   const auto growth = static_cast<double>(options_.T_mult);
   if (epoch < first) return move_to(epoch, options_.T_0, epoch);

@@ -58,12 +58,12 @@ LambdaLR::Factor hard_restarts_factor(CosineWithHardRestartsWithWarmupOptions o)
 
 LambdaLR::Factor polynomial_factor(double initial, PolynomialWithWarmupOptions o) {
   if (!(initial > o.lr_end)) {
-    throw UsageError("PolynomialWithWarmup: lr_end=" + std::to_string(o.lr_end) + ": expected less than the optimizer's default " +
-                     "learning rate, " + std::to_string(initial) + ".");
+    throw UsageError("PolynomialWithWarmup: lr_end=" + std::to_string(o.lr_end) +
+                     ": expected less than the optimizer's default " + "learning rate, " + std::to_string(initial) + ".");
   }
   if (o.total_steps <= o.warmup_steps) {
-    throw UsageError("PolynomialWithWarmup: total_steps=" + std::to_string(o.total_steps) + ": expected more than warmup_steps, " +
-                     std::to_string(o.warmup_steps) + ".");
+    throw UsageError("PolynomialWithWarmup: total_steps=" + std::to_string(o.total_steps) +
+                     ": expected more than warmup_steps, " + std::to_string(o.warmup_steps) + ".");
   }
   return after_warmup("PolynomialWithWarmup", o.warmup_steps, [initial, o](int64_t step) {
     if (step > o.total_steps) return o.lr_end / initial;

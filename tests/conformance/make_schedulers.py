@@ -139,14 +139,14 @@ def random_simple(draw):
 
 
 def random_warmup(draw):
-    warmup, total = draw.randint(0, 8), draw.randint(9, 22)
+    steps = {"warmup_steps": draw.randint(0, 8), "total_steps": draw.randint(9, 22)}
     return draw.choice(
         [
-            lambda: one("ConstantWithWarmup", warmup_steps=warmup),
-            lambda: one("LinearWithWarmup", warmup_steps=warmup, total_steps=total),
-            lambda: one("CosineWithWarmup", warmup_steps=warmup, total_steps=total, num_cycles=random_number(draw, 0.25, 3)),
-            lambda: one("CosineWithHardRestartsWithWarmup", warmup_steps=warmup, total_steps=total, num_cycles=draw.randint(1, 4)),
-            lambda: one("PolynomialWithWarmup", warmup_steps=warmup, total_steps=total, lr_end=1e-5, power=random_number(draw, 0.5, 3)),
+            lambda: one("ConstantWithWarmup", warmup_steps=steps["warmup_steps"]),
+            lambda: one("LinearWithWarmup", **steps),
+            lambda: one("CosineWithWarmup", **steps, num_cycles=random_number(draw, 0.25, 3)),
+            lambda: one("CosineWithHardRestartsWithWarmup", **steps, num_cycles=draw.randint(1, 4)),
+            lambda: one("PolynomialWithWarmup", **steps, lr_end=1e-5, power=random_number(draw, 0.5, 3)),
         ]
     )()
 
@@ -175,8 +175,9 @@ def chosen():
     yield {"kind": "LambdaLR", "functions": ["tenths", "wave"]}, 6
     yield {"kind": "MultiplicativeLR", "functions": ["decay", "wave"]}, 6
     yield one("MultiStepLR", milestones=[2, 2, 5, 40], gamma=0.5), 8
-    yield composed("SequentialLR", [one("LinearLR", start_factor=0.1, total_iters=4), one("CosineAnnealingLR", T_max=10)], milestones=[4]), 16
-    yield composed("SequentialLR", [one("ConstantLR", factor=0.5), one("OneCycleLR", max_lr=0.3, total_steps=9)], milestones=[3]), 11
+    warmup, cycle = one("LinearLR", start_factor=0.1, total_iters=4), one("OneCycleLR", max_lr=0.3, total_steps=9)
+    yield composed("SequentialLR", [warmup, one("CosineAnnealingLR", T_max=10)], milestones=[4]), 16
+    yield composed("SequentialLR", [one("ConstantLR", factor=0.5), cycle], milestones=[3]), 11
     yield composed("SequentialLR", [one("StepLR", step_size=2, gamma=0.5), one("ExponentialLR", gamma=0.9)], milestones=[0]), 5
     yield composed("SequentialLR", [one("LinearWithWarmup", warmup_steps=2, total_steps=9)], milestones=[]), 5
     nested = composed("SequentialLR", [one("LinearLR", total_iters=3), one("ExponentialLR", gamma=0.9)], milestones=[3])
@@ -195,7 +196,8 @@ def cases():
     draw = random.Random(5)
     optimizers = ["SGD", "AdamW", "Adam", "RMSprop"]
     for index, (scheduler, steps) in enumerate(chosen()):
-        yield {"optimizer": {"kind": optimizers[index % 4], "lrs": [0.1, 0.025], "default_lr": 0.1}, "scheduler": scheduler, "steps": steps}
+        optimizer = {"kind": optimizers[index % 4], "lrs": [0.1, 0.025], "default_lr": 0.1}
+        yield {"optimizer": optimizer, "scheduler": scheduler, "steps": steps}
     for index in range(60):
         scheduler = [random_simple, random_warmup, random_composed][index % 3](draw)
         lrs = [random_number(draw, 0.01, 1) for _ in range(draw.randint(1, 2))]

@@ -6,7 +6,6 @@
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <accelerate/core/error.h>
@@ -53,7 +52,7 @@ at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max
                      ". Look for the loss that is not finite, or leave error_if_nonfinite off.");
   }
   // A factor of at most 1 is applied always: asking whether it is needed would wait for the device.
-  const auto factor = at::clamp(at::reciprocal(total + 1e-6) * max_norm, std::nullopt, 1.0);
+  const auto factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), std::nullopt, 1.0);
   for (const auto& kind : kinds) at::_foreach_mul_(kind.tensors, factor.to(kind.device, factor.scalar_type()));
   return total;
 }

@@ -63,7 +63,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
     growth_tracker_ = at::full({}, init_growth_tracker_, options.dtype(at::kInt));
   }
   applied_scale_ = scale_;
-  return loss * scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true);
+  return loss.mul(scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true));
 }
 
 void GradScaler::check_scaled(const char* call) const {
@@ -123,7 +123,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
 void GradScaler::move_scale(const std::vector<at::Tensor>& found_inf) {
   if (found_inf.empty()) throw UsageError("GradScaler::update: no optimizer has stepped since the last update.");
   auto any = found_inf.front().to(scale_.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
-  for (size_t i = 1; i < found_inf.size(); ++i) any += found_inf[i].to(scale_.device(), at::kFloat, /*non_blocking=*/true);
+  for (size_t i = 1; i < found_inf.size(); ++i) any.add_(found_inf[i].to(scale_.device(), at::kFloat, /*non_blocking=*/true));
   // Not in place: applied_scale_ may still be needed.
   scale_ = scale_.clone();
   at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor, options_.growth_interval);

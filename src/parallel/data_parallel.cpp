@@ -75,7 +75,7 @@ struct SinkOwner : torch::CustomClassHolder {
 /// gradient, and the model hears when a backward pass begins.
 struct OutputSink : torch::autograd::Function<OutputSink> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                const torch::autograd::variable_list& outputs,
+                                                at::TensorList outputs,
                                                 const c10::intrusive_ptr<SinkOwner>& owner) {
     context->set_materialize_grads(false);
     context->saved_data["owner"] = c10::IValue::make_capsule(owner);
@@ -126,20 +126,23 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
       has_buffers_(!module_->buffers().empty()),
       group_(communicator.background_group()),
       // Later releases take more arguments, with defaults.
-      reducer_(trained.parameters, trained.buckets(options), group_, trained.sparse,
-               static_cast<int64_t>(Trained::bucket_cap(options)), options.find_unused_parameters, options.gradient_as_bucket_view,
-               trained.numbered_names(), static_cast<int64_t>(Trained::first_cap(options)),
-               /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/{}) {
-  if (options.static_graph) reducer_.set_static_graph();
+      reducer_(std::make_shared<GradientReducer>(
+          trained.parameters, trained.buckets(options), group_, trained.sparse, static_cast<int64_t>(Trained::bucket_cap(options)),
+          options.find_unused_parameters, options.gradient_as_bucket_view, trained.numbered_names(),
+          static_cast<int64_t>(Trained::first_cap(options)), /*skip_all_reduce_unused_params=*/false,
+          /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>())),
+      logger_(std::make_shared<c10d::Logger>(reducer_)) {
+  reducer_->set_logger(logger_);
+  if (options.static_graph) reducer_->set_static_graph();
   if (options.comm_hook != CommHook::no) {
-    reducer_.register_comm_hook(std::make_unique<CompressHook>(group_, options.comm_hook, options.comm_wrapper));
+    reducer_->register_comm_hook(std::make_unique<CompressHook>(group_, options.comm_hook, options.comm_wrapper));
   }
 }
 
 void DataParallel::before_forward() {
   const bool trains = c10::GradMode::is_enabled();
-  if (trains && syncs_.gradients) reducer_.prepare_for_forward();
-  const Join::Start start{.rebuilds_buckets = trains && reducer_.will_rebuild(),
+  if (trains && syncs_.gradients) reducer_->prepare_for_forward();
+  const Join::Start start{.rebuilds_buckets = trains && reducer_->will_rebuild(),
                           .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
   const bool exchanges = start.rebuilds_buckets || start.sends_buffers;
   const int source = join_ != nullptr && exchanges ? join_->tell_forward(number_in_join_, start) : 0;
@@ -151,12 +154,12 @@ void DataParallel::before_forward() {
 void DataParallel::rebuild_buckets(const char* call, std::source_location where) {
   const auto rebuild = [this] {
     try {
-      reducer_.rebuild_buckets();
+      reducer_->rebuild_buckets();
     } catch (const c10::Error& error) {
       explain(error.what_without_backtrace());
     }
   };
-  if (reducer_.will_rebuild()) {
+  if (reducer_->will_rebuild()) {
     communicator_.during(call, where, rebuild);
   } else {
     rebuild();
@@ -197,7 +200,7 @@ void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
         if (output->defined()) found.push_back(*output);
       }
     }
-    reducer_.prepare_for_backward(found);
+    prepare_for_backward(found);
   }
   if (!wants_outputs()) return;
   std::vector<at::Tensor*> with_history;
@@ -210,16 +213,17 @@ void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
   if (through.empty()) return;
   const auto owner = c10::make_intrusive<SinkOwner>();
   owner->model = weak_from_this();
-  const auto passed = OutputSink::apply(through, owner);
+  const auto passed = OutputSink::apply(at::TensorList(through), owner);
   for (size_t i = 0; i < with_history.size(); ++i) *with_history[i] = passed[i];
 }
 
 void DataParallel::outputs_reached() {
-  if (!options_.static_graph || first_graph_seen_) return;
+  // Python does this under no_sync, too, where the reducer cannot take it.
+  if (!options_.static_graph || first_graph_seen_ || !reducer_->expects_gradients()) return;
   first_graph_seen_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([this] {
     communicator_.begin_waiting();
-    reducer_.delay_all_reduce();
+    reducer_->delay_all_reduce();
   });
 }
 
@@ -229,7 +233,12 @@ void DataParallel::expect_gradients() {
         "trigger_sync_in_backward cannot tell which parameters a backward pass will use, so it does not go together with "
         "find_unused_parameters: use static_graph, or freeze what is not trained.");
   }
-  reducer_.prepare_for_backward({});
+  prepare_for_backward({});
+}
+
+void DataParallel::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
+  if (options_.static_graph && !first_graph_seen_) reducer_->forget_graph();
+  reducer_->prepare_for_backward(outputs);
 }
 
 void DataParallel::set_join(Join* join, size_t number) {
@@ -245,7 +254,7 @@ void DataParallel::set_join(Join* join, size_t number) {
 void DataParallel::follow_forward(const Join::Start& start, int source, const char* call, std::source_location where) {
   if (start.rebuilds_buckets) {
     // Who has had no backward pass knows of no order; the main process's counts.
-    reducer_.push_rebuilt_params_for_all_indices();
+    reducer_->push_rebuilt_params_for_all_indices();
     rebuild_buckets(call, where);
   }
   if (start.sends_buffers) broadcast_buffers(source, call, where);

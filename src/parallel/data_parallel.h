@@ -2,6 +2,7 @@
 
 #include <ATen/core/TensorBody.h>
 #include <accelerate/parallel/ddp_options.h>
+#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
@@ -26,6 +27,12 @@ class GradientReducer : public c10d::Reducer {
   bool expects_gradients() const { return expect_autograd_hooks_; }
   /// The next forward pass rebuilds the buckets, in the order in which gradients came: an exchange.
   bool will_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
+  /// The next backward pass shows the static graph. Passes that were not to exchange anything have been counted as such.
+  void forget_graph() {
+    num_bwd_calls_ = 0;
+    first_autograd_hook_called_ = false;
+    for (auto& [parameter, uses] : numGradHooksTriggeredMap_) uses = 0;
+  }
 };
 
 /// Replicas of one model agree on their gradients: the mean over all processes, exchanged in buckets while the backward pass goes
@@ -42,7 +49,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// May replace the outputs by equal ones.
   void after_forward(const std::vector<at::Tensor*>& outputs);
 
-  bool expects_gradients() const { return reducer_.expects_gradients(); }
+  bool expects_gradients() const { return reducer_->expects_gradients(); }
   /// Whether forward passes are followed by an exchange of gradients and start with one of buffers.
   struct Syncs {
     bool gradients = true;
@@ -69,6 +76,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                std::source_location where, Trained trained);
 
+  void prepare_for_backward(const std::vector<at::Tensor>& outputs);
   void rebuild_buckets(const char* call, std::source_location where);
   void broadcast_buffers(int source, const char* call, std::source_location where);
   [[noreturn]] void explain(const std::string& problem) const;
@@ -80,7 +88,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   const std::vector<std::string> names_;
   const bool has_buffers_;
   const c10::intrusive_ptr<WatchfulGroup> group_;
-  GradientReducer reducer_;
+  const std::shared_ptr<GradientReducer> reducer_;
+  const std::shared_ptr<c10d::Logger> logger_;  // a reducer that looks for unused parameters takes it for granted
   Syncs syncs_;
   bool first_graph_seen_ = false;
   Join* join_ = nullptr;

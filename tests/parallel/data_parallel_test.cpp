@@ -148,13 +148,15 @@ TEST_F(TogetherDataParallel, AStaticGraphMayLeaveParametersOutAndUseOthersTwice)
   struct TwiceImpl : HeadsImpl {
     torch::Tensor forward(const torch::Tensor& x) { return left(torch::tanh(body(x))) + left(torch::sin(body(x))); }
   };
-  auto net = std::make_shared<TwiceImpl>();
-  Model<TwiceImpl> model(net, state(), {.ddp = {.static_graph = true}}, std::source_location::current());
+  const torch::nn::ModuleHolder<TwiceImpl> net(std::make_shared<TwiceImpl>());
+  auto model = prepared(net, {.static_graph = true});
   for (int step = 0; step < 3; ++step) {
-    net->zero_grad();
-    loss_of(net->forward(rows_of_all())).backward();
-    const auto expected = gradients(*net);
-    net->zero_grad();
+    const auto expected = gradients_alone(net, [](auto& twin) { return 2 * loss_of(twin.forward(rows_of_all())); });
+    model.zero_grad();
+    {
+      auto scope = model.no_sync();
+      backward(loss_of(model(rows())));
+    }
     backward(loss_of(model(rows())));
     expect_close(gradients(*net), expected);
   }

@@ -7,15 +7,15 @@ UnevenInputsScope::UnevenInputsScope(JoinScope join, std::shared_ptr<GradientSta
     : join_(std::make_unique<JoinScope>(std::move(join))), gradients_(std::move(gradients)) {
   gradients_->on_end_of_data([scope = join_.get()] { scope->finish(); });
   if (!even_batches) return;
-  for (const auto& loader : loaders) {
-    if (const auto before = detail::set_even_batches(loader, *even_batches)) even_before_.emplace_back(loader, *before);
+  for (auto loader : loaders) {
+    if (const auto before = loader.set_even_batches(*even_batches)) even_before_.emplace_back(loader, *before);
   }
 }
 
 UnevenInputsScope::~UnevenInputsScope() {
   if (!join_) return;
   gradients_->on_end_of_data({});
-  for (const auto& [loader, even] : even_before_) detail::set_even_batches(loader, even);
+  for (auto& [loader, even] : even_before_) loader.set_even_batches(even);
 }
 
 }  // namespace accelerate

@@ -269,7 +269,8 @@ TEST(DataLoader, OptionsThatContradictEachOtherAreErrors) {
 TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
   for (const int workers : {0, 2}) {
     const DataLoaderOptions options{.batch_size = 4, .num_workers = workers};
-    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }), "it is broken (while reading sample 17)");
+    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }),
+              "it is broken (while reading sample 17)");
     EXPECT_THROW(loaded(DataLoader(FailsAt<UsageError>{}, options)), UsageError);
     EXPECT_THROW(loaded(DataLoader(FailsAt<accelerate::CheckpointError>{}, options)), accelerate::CheckpointError);
     try {
@@ -284,8 +285,9 @@ TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
                 for (auto& batch : DataLoader(up_to(4), collate, options)) static_cast<void>(batch);
               }).find("boom (while collating samples 0, 1, 2, 3)"),
               std::string::npos);
-    EXPECT_NE(loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
-              std::string::npos);
+    EXPECT_NE(
+        loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
+        std::string::npos);
   }
 }
 
@@ -427,7 +429,8 @@ TEST(DataLoader, SkippingLeavesOutTheFirstBatchesAndReadsNoneOfThem) {
   const Gated dataset;  // sample 3 would wait for ever
   EXPECT_EQ(loaded_flat(accelerate::skip_first_batches(DataLoader(dataset), 4)), (std::vector<int64_t>{4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(accelerate::skip_first_batches(DataLoader(up_to(5), {.batch_size = 2}), 1).size(), 2);
-  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)), (LoadedBatches{{2, 3}, {4}}));
+  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)),
+            (LoadedBatches{{2, 3}, {4}}));
   EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 9)), LoadedBatches{});
   EXPECT_THROW(accelerate::skip_first_batches(DataLoader(up_to(5)), -1), UsageError);
 }

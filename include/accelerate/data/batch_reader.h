@@ -38,8 +38,9 @@ constexpr bool sendable() {
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return sendable<typename T::value_type, Levels - 1>();
   } else if constexpr (TupleLike<T>) {
-    return []<class... E>(std::type_identity<std::tuple<E...>>) { return (sendable<E, Levels - 1>() && ...); }
-    (std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
+    return []<class... E>(std::type_identity<std::tuple<E...>>) {
+      return (sendable<E, Levels - 1>() && ...);
+    }(std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
   } else if constexpr (PlainStruct<T>) {
     return sendable<FieldTypes<T>, Levels - 1>();
   } else {

@@ -29,9 +29,6 @@ struct LoaderPreparation {
 
 namespace detail {
 LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation);
-/// Sets even_batches of a prepared loader for the passes that begin from now on, and returns what it was; nothing for a loader that
-/// is not shared out by batches.
-std::optional<bool> set_even_batches(const LoaderHandle& loader, bool on);
 }  // namespace detail
 
 /// The same loader with this process's part of the data. A loader that is prepared already is returned as it is. UsageError when

@@ -1,4 +1,3 @@
-#include <ATen/core/grad_mode.h>
 #include <accelerate/core/error.h>
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/grad_scaler.h>
@@ -25,10 +24,15 @@ struct AcceleratedOptimizer::Core {
   }
 
   void step() {
-    if (parameter_count() != known_parameters) forget_repetitions();
+    find_repetitions();
     if (!scaler) return kernel->take();
     skipped = !scaler->step(*optimizer, [this] { kernel->take(); });
     scaler->update_after(*optimizer);
+  }
+
+  /// Groups may have been added.
+  void find_repetitions() {
+    if (parameter_count() != known_parameters) forget_repetitions();
   }
 
   /// A parameter that is listed twice would be stepped, and its gradient unscaled, twice.
@@ -72,18 +76,14 @@ void AcceleratedOptimizer::step() {
 
 at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure) {
   if (!core_->gradient_state->sync_gradients()) return {};
+  if (!closure) throw UsageError("step was given an empty closure. Call step() without one.");
   if (core_->scaler && core_->scaler->is_enabled()) {
     throw UsageError(
         "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
         "the step. Call backward first and step without a closure.");
   }
-  at::Tensor loss;
-  {
-    const at::AutoGradMode with_gradients(true);
-    loss = closure();
-  }
-  core_->step();
-  return loss;
+  core_->find_repetitions();
+  return core_->kernel->take(closure);
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {

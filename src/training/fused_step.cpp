@@ -29,6 +29,7 @@ class PlainStep : public OptimizerStep {
  public:
   explicit PlainStep(Optimizer& optimizer) : optimizer_(optimizer) {}
   void take() override { optimizer_.step(); }
+  at::Tensor take(const std::function<at::Tensor()>& closure) override { return optimizer_.step(closure); }
 
  private:
   Optimizer& optimizer_;
@@ -81,6 +82,16 @@ class FusedStep : public OptimizerStep {
     }
     if (refused) step_refused();
     for (size_t i = 0; i < used_; ++i) launch(calls_[i]);
+  }
+
+  at::Tensor take(const std::function<at::Tensor()>& closure) override {
+    at::Tensor loss;
+    {
+      const at::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    take();
+    return loss;
   }
 
  protected:
@@ -253,16 +264,16 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
       call_for(group, parameter, [](const SgdCall&) { return true; }).add(parameter);
       return true;
     }
-    auto& slot = optimizer_.state()[parameter.unsafeGetTensorImpl()];
-    if (!slot) slot = std::make_unique<torch::optim::SGDParamState>();
-    auto& state = static_cast<torch::optim::SGDParamState&>(*slot);
-    const bool first = !state.momentum_buffer().defined();
-    if (first) state.momentum_buffer(at::empty_like(parameter));
-    if (!lies_like(state.momentum_buffer(), parameter)) return false;
+    const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+    at::Tensor buffer;
+    if (found != optimizer_.state().end()) buffer = static_cast<torch::optim::SGDParamState&>(*found->second).momentum_buffer();
+    const bool first = !buffer.defined();
+    if (first) buffer = at::empty_like(parameter);
+    if (!lies_like(buffer, parameter)) return false;
     SgdCall& call = call_for(group, parameter, [&](const SgdCall& candidate) { return candidate.first == first; });
     call.first = first;
     call.add(parameter);
-    call.momentum_buffers.push_back(state.momentum_buffer());
+    call.momentum_buffers.push_back(std::move(buffer));
     return true;
   }
 
@@ -270,11 +281,21 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
     const auto& options = options_of(*call.group);
     at::_fused_sgd_(call.parameters, call.gradients, call.momentum_buffers, options.weight_decay(), options.momentum(),
                     options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, call.first);
+    if (call.first) remember(call);
   }
 
  private:
   static const torch::optim::SGDOptions& options_of(const OptimizerParamGroup& group) {
     return static_cast<const torch::optim::SGDOptions&>(group.options());
+  }
+
+  // Only now that they are filled: a step may fail before it comes to them.
+  void remember(const SgdCall& call) {
+    for (size_t i = 0; i < call.parameters.size(); ++i) {
+      auto state = std::make_unique<torch::optim::SGDParamState>();
+      state->momentum_buffer(call.momentum_buffers[i]);
+      optimizer_.state()[call.parameters[i].unsafeGetTensorImpl()] = std::move(state);
+    }
   }
 };
 

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <ATen/core/TensorBody.h>
+
+#include <functional>
 #include <memory>
 
 namespace torch::optim {
@@ -13,6 +16,8 @@ class OptimizerStep {
  public:
   virtual ~OptimizerStep() = default;
   virtual void take() = 0;
+  /// Calls `closure` with gradients on, and steps with those it made. Returns what it returned.
+  virtual at::Tensor take(const std::function<at::Tensor()>& closure) = 0;
 };
 
 /// Through fused kernels for exactly AdamW, Adam and SGD: a class derived from one of them may do something else. Any other

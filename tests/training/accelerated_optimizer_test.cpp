@@ -78,6 +78,22 @@ TEST(AcceleratedOptimizer, ClosureIsCalledWithGradientsOnAndItsLossReturned) {
   EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
 }
 
+TEST(AcceleratedOptimizer, AnOptimizerThatNeedsItsClosureSeveralTimesGetsIt) {
+  auto weight = torch::full({2}, 3.0, torch::requires_grad());
+  torch::optim::LBFGS lbfgs({weight}, torch::optim::LBFGSOptions(0.5).max_iter(20));
+  AcceleratedOptimizer optimizer(lbfgs, std::make_shared<GradientState>());
+  int calls = 0;
+  optimizer.step([&] {
+    ++calls;
+    optimizer.zero_grad();
+    auto loss = (weight * weight).sum();
+    loss.backward();
+    return loss;
+  });
+  EXPECT_GT(calls, 1);
+  EXPECT_LT(weight.detach().abs().max().item<double>(), 0.1);
+}
+
 TEST(AcceleratedOptimizer, ClosureWithAScalerIsRefused) {
   auto weight = weight_with_gradient();
   SGD sgd({weight}, 0.5);

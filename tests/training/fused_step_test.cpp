@@ -152,6 +152,22 @@ TEST(FusedStep, ParametersWithoutGradientAreLeftAloneAndCountNoStep) {
   EXPECT_EQ(steps_of(2), 20);
 }
 
+TEST(FusedStep, MomentumBeginsWithTheFirstGradientOfEachParameter) {
+  FusedPair pair;
+  const auto options = SGDOptions(1e-2).momentum(0.9).dampening(0.5);
+  SGD ours(pair.ours, options), theirs(pair.theirs, options);
+  auto prepared = fused(ours);
+  for (int i = 0; i < 12; ++i) {
+    give_same_gradients(pair.ours, pair.theirs);
+    for (const auto* list : {&pair.ours, &pair.theirs}) {
+      if (i < 5) (*list)[1].mutable_grad().reset();
+    }
+    prepared.step();
+    theirs.step();
+  }
+  EXPECT_LE(largest_difference(pair.ours, pair.theirs), 1e-6);
+}
+
 TEST(FusedStep, GroupsKeepTheirOwnOptionsAlsoOnesAddedLater) {
   FusedPair pair;
   const auto groups_of = [](const Tensors& all) {
@@ -304,6 +320,19 @@ TEST(FusedStep, SparseGradientsAreLeftToTheOptimizer) {
   EXPECT_THROW(refusing.step(), c10::Error);
   EXPECT_TRUE(torch::equal(dense, before)) << "a step that fails changes nothing";
   EXPECT_TRUE(dense.grad().defined()) << "and gives hidden gradients back";
+}
+
+TEST(FusedStep, AStepThatFailedLeavesNoMomentumBehind) {
+  auto good = torch::ones({2}, torch::requires_grad()), bad = torch::ones({2, 2}).t().requires_grad_();
+  SGD sgd({good, bad}, SGDOptions(0.5).momentum(0.9));
+  auto prepared = fused(sgd);
+  good.mutable_grad() = torch::ones({2});
+  bad.unsafeGetTensorImpl()->mutable_grad() = torch::ones({3, 3});
+  EXPECT_THROW(prepared.step(), c10::Error);
+  EXPECT_EQ(sgd.state().count(good.unsafeGetTensorImpl()), 0u);
+  bad.mutable_grad().reset();
+  prepared.step();
+  EXPECT_TRUE(torch::equal(good, torch::full({2}, 0.5)));
 }
 
 TEST(FusedStep, HalfPrecisionWeightsAreSteppedInTheirOwnDtype) {

@@ -260,14 +260,6 @@ TEST_F(TogetherDataParallel, AnErrorOfTheUsersOwnInABackwardPassLeavesTheGroupUs
   expect_same_everywhere(gradients(*net));
 }
 
-TEST_F(TogetherDataParallel, BackwardIsWrittenDownOnlyWhenSomethingWasExchanged) {
-  Plain net;
-  auto model = prepared(net);
-  for (int step = 0; step < 3; ++step) backward(loss_of(model(rows())));
-  backward(torch::ones({1}, torch::requires_grad()).sum());
-  accelerator().wait_for_everyone();
-}
-
 }  // namespace
 
 TEST(DdpOptions, ValuesThatMeanNothingAreErrors) {

@@ -17,9 +17,7 @@ class EndsTheGroup : public ::testing::Environment {
 class FailuresOnly : public ::testing::EmptyTestEventListener {
  public:
   explicit FailuresOnly(int rank) : rank_(rank) {}
-  void OnTestStart(const ::testing::TestInfo& test) override {
-    test_ = std::string(test.test_suite_name()) + "." + test.name();
-  }
+  void OnTestStart(const ::testing::TestInfo& test) override { test_ = std::string(test.test_suite_name()) + "." + test.name(); }
   void OnTestEnd(const ::testing::TestInfo&) override { test_ = "outside a test"; }
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed()) return;

@@ -124,12 +124,11 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
       names_(trained.names),
       has_buffers_(!module_->buffers().empty()),
       group_(communicator.background_group()),
-      // Later releases take more arguments, with defaults.
-      reducer_(std::make_shared<GradientReducer>(
+      reducer_(make_reducer<GradientReducer>(
           trained.parameters, trained.buckets(options), group_, trained.sparse,
           static_cast<int64_t>(Trained::bucket_cap(options)), options.find_unused_parameters, options.gradient_as_bucket_view,
           trained.numbered_names(), static_cast<int64_t>(Trained::first_cap(options)), /*skip_all_reduce_unused_params=*/false,
-          /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>())),
+          /*use_python_reducer=*/false)),
       logger_(std::make_shared<c10d::Logger>(reducer_)) {
   reducer_->set_logger(logger_);
   if (options.static_graph) reducer_->set_static_graph();

@@ -169,13 +169,20 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
-  unscale_gradients();
+  unscale_for_clipping();
   return accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  unscale_gradients();
+  unscale_for_clipping();
   accelerate::clip_grad_value_(parameters, clip_value);
+}
+
+void Accelerator::unscale_for_clipping() {
+  // Two models may be clipped one after the other, and each time all optimizers are meant: once is enough.
+  for (const auto& optimizer : optimizers_) {
+    if (scaler_ && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
+  }
 }
 
 void Accelerator::unscale_gradients() {

@@ -1,7 +1,7 @@
 #pragma once
 
 // c10d as this library uses it. What differs between LibTorch releases is settled here and nowhere else.
-// Built and run against 2.13.0 (CPU) and 2.11.0+cu130: for what is used so far there is no difference.
+// Built and run against 2.13.0 (CPU) and 2.11.0+cu130.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -10,7 +10,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <exception>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace accelerate {
 
@@ -21,6 +25,17 @@ inline std::string words_of(const std::exception& error) {
   text = text.substr(0, text.find(" This is typically caused by"));
   const auto place_end = text.starts_with("[/") ? text.find("] ") : std::string::npos;
   return place_end == std::string::npos ? text : text.substr(place_end + 2);
+}
+
+/// A reducer of gradients. Later releases take a list of caps, one for each bucket, and more after it that has defaults.
+template <class Reducer, class... Arguments>
+std::shared_ptr<Reducer> make_reducer(Arguments&&... arguments) {
+  using Caps = std::vector<int64_t>;
+  if constexpr (std::is_constructible_v<Reducer, Arguments..., Caps>) {
+    return std::make_shared<Reducer>(std::forward<Arguments>(arguments)..., Caps());
+  } else {
+    return std::make_shared<Reducer>(std::forward<Arguments>(arguments)...);
+  }
 }
 
 }  // namespace accelerate

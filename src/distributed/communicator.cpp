@@ -259,8 +259,7 @@ void Communicator::during(const char* call, std::source_location where, const st
     end_pass();
     throw;
   } catch (...) {
-    const std::string reason = exchange_watch_ ? exchange_watch_->failure() : "";
-    if (!reason.empty()) fail(call, where, reason);
+    if (const std::string reason = exchange_watch().failure(); !reason.empty()) fail(call, where, reason);
     end_pass();
     throw;  // the caller's own: nothing is wrong with the group
   }
@@ -278,8 +277,7 @@ c10::intrusive_ptr<WatchfulGroup> Communicator::background_group() {
   return c10::make_intrusive<WatchfulGroup>(*this, parts_.group);
 }
 
-c10::intrusive_ptr<c10d::Work> Communicator::start(
-    const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action) {
+c10::intrusive_ptr<c10d::Work> Communicator::start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action) {
   const std::lock_guard lock(starting());
   return action(*cpu_backend_);
 }

@@ -62,8 +62,9 @@ class Communicator {
   /// The bytes of `from`, on every rank.
   std::string broadcast_bytes(std::string_view bytes, int from, const char* call, std::source_location where);
 
-  /// Runs `action`, in which exchanges go on in the background: a pass over a model. When one of them fails, that is told as `call`
-  /// at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to wait.
+  /// Runs `action`, in which exchanges go on in the background: a pass over a model. When one of them fails, that is told as
+  /// `call` at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to
+  /// wait.
   void during(const char* call, std::source_location where, const std::function<void()>& action);
   /// Gives calls the same numbers on all ranks again, after some of them have made more than others.
   void align_calls(const char* call, std::source_location where);

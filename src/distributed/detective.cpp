@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <set>
 
 #include "distributed/bounded.h"
+#include "distributed/without_signals.h"
 
 namespace accelerate {
 namespace {
@@ -20,22 +20,6 @@ constexpr std::chrono::milliseconds kTick = 1s;
 constexpr std::chrono::milliseconds kAnswers = 3s;
 /// How long the kernel may take to show that a process whose connections are closed is dead.
 constexpr std::chrono::milliseconds kCause = 1s;
-
-/// A thread of ours takes no signal away from the program's own threads.
-class WithoutSignals {
- public:
-  WithoutSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~WithoutSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  WithoutSignals(const WithoutSignals&) = delete;
-  WithoutSignals& operator=(const WithoutSignals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 bool is_out(const RankReport& report) {
   return report.presence == Presence::gone || (report.entry && report.entry->ending != Ending::none);

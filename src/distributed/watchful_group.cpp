@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "distributed/communicator.h"
+#include "distributed/without_signals.h"
 
 namespace accelerate {
 namespace {
@@ -91,8 +92,10 @@ struct ExchangeWatch::Shared {
   }
 };
 
-ExchangeWatch::ExchangeWatch(std::function<bool()> is_lost)
-    : is_lost_(std::move(is_lost)), shared_(std::make_shared<Shared>()), watcher_([this] { watch(); }) {}
+ExchangeWatch::ExchangeWatch(std::function<bool()> is_lost) : is_lost_(std::move(is_lost)), shared_(std::make_shared<Shared>()) {
+  const WithoutSignals for_our_thread;
+  watcher_ = std::thread([this] { watch(); });
+}
 
 ExchangeWatch::~ExchangeWatch() {
   {

@@ -74,8 +74,7 @@ struct SinkOwner : torch::CustomClassHolder {
 /// Passes gradients on. All outputs go through one node, so that those that take no part in the loss pass on that there is no
 /// gradient, and the model hears when a backward pass begins.
 struct OutputSink : torch::autograd::Function<OutputSink> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
-                                                at::TensorList outputs,
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, at::TensorList outputs,
                                                 const c10::intrusive_ptr<SinkOwner>& owner) {
     context->set_materialize_grads(false);
     context->saved_data["owner"] = c10::IValue::make_capsule(owner);
@@ -125,12 +124,11 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
       names_(trained.names),
       has_buffers_(!module_->buffers().empty()),
       group_(communicator.background_group()),
-      // Later releases take more arguments, with defaults.
-      reducer_(std::make_shared<GradientReducer>(
-          trained.parameters, trained.buckets(options), group_, trained.sparse, static_cast<int64_t>(Trained::bucket_cap(options)),
-          options.find_unused_parameters, options.gradient_as_bucket_view, trained.numbered_names(),
-          static_cast<int64_t>(Trained::first_cap(options)), /*skip_all_reduce_unused_params=*/false,
-          /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/std::vector<int64_t>())),
+      reducer_(make_reducer<GradientReducer>(
+          trained.parameters, trained.buckets(options), group_, trained.sparse,
+          static_cast<int64_t>(Trained::bucket_cap(options)), options.find_unused_parameters, options.gradient_as_bucket_view,
+          trained.numbered_names(), static_cast<int64_t>(Trained::first_cap(options)), /*skip_all_reduce_unused_params=*/false,
+          /*use_python_reducer=*/false)),
       logger_(std::make_shared<c10d::Logger>(reducer_)) {
   reducer_->set_logger(logger_);
   if (options.static_graph) reducer_->set_static_graph();
@@ -186,9 +184,7 @@ void DataParallel::broadcast_buffers(int source, const char* call, std::source_l
   broadcast_packed(communicator_, buffers, source, call, where);
 }
 
-bool DataParallel::wants_outputs() const {
-  return options_.static_graph ? !first_graph_seen_ : options_.find_unused_parameters;
-}
+bool DataParallel::wants_outputs() const { return options_.static_graph ? !first_graph_seen_ : options_.find_unused_parameters; }
 
 void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
   const bool trains = c10::GradMode::is_enabled() && syncs_.gradients;

@@ -43,7 +43,8 @@ Join::Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_lo
   for (const auto& model : models_) {
     if (model->state().communicator() != communicator_)
       throw UsageError("join_uneven_inputs was given models of different process groups.");
-    if (model->data_parallel()->joined()) throw UsageError("join_uneven_inputs was given a model that is in such a scope already.");
+    if (model->data_parallel()->joined())
+      throw UsageError("join_uneven_inputs was given a model that is in such a scope already.");
   }
   for (size_t number = 0; number < models_.size(); ++number) models_[number]->data_parallel()->set_join(this, number);
 }
@@ -91,12 +92,13 @@ void Join::tell_all_reduce(size_t model, const at::Tensor& tensor) {
 void Join::follow(const Notice& notice) {
   const auto& model = models_.at(static_cast<size_t>(notice.model));
   if (notice.kind == Notice::forward) {
-    model->data_parallel()->follow_forward({.rebuilds_buckets = notice.rebuilds_buckets != 0,
-                                            .sends_buffers = notice.sends_buffers != 0},
-                                           static_cast<int>(notice.source - 1), kJoinCall, where_);
+    model->data_parallel()->follow_forward(
+        {.rebuilds_buckets = notice.rebuilds_buckets != 0, .sends_buffers = notice.sends_buffers != 0},
+        static_cast<int>(notice.source - 1), kJoinCall, where_);
     return;
   }
-  const auto options = model->parameters().front().options().dtype(static_cast<at::ScalarType>(notice.dtype)).requires_grad(false);
+  const auto options =
+      model->parameters().front().options().dtype(static_cast<at::ScalarType>(notice.dtype)).requires_grad(false);
   at::Tensor nothing = at::zeros({notice.length}, options);
   communicator_->all_reduce(nothing, c10d::ReduceOp::SUM, kJoinCall, where_);
 }

@@ -24,8 +24,7 @@ SyncScope::~SyncScope() {
 
 }  // namespace detail
 
-NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models)
-    : SyncScope(models, Restores::gradients) {
+NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models) : SyncScope(models, Restores::gradients) {
   for (const auto& model : models) {
     if (const auto& parallel = model->data_parallel())
       parallel->set_syncs({.gradients = false, .buffers = parallel->syncs().buffers});

@@ -8,7 +8,8 @@ class TogetherModel : public TogetherParallel {};
 
 TEST_F(TogetherModel, TwoModelsTrainInTurns) {
   // As in a GAN: each step of one goes through the other.
-  torch::nn::Sequential maker(torch::nn::Linear(4, 4), torch::nn::Tanh()), judge(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
+  torch::nn::Sequential maker(torch::nn::Linear(4, 4), torch::nn::Tanh()),
+      judge(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 1));
   auto generator = prepared(maker), discriminator = prepared(judge);
   for (int step = 0; step < 4; ++step) {
     discriminator.zero_grad();
@@ -45,9 +46,8 @@ TEST_F(TogetherModel, IsUsedTwiceBeforeOneBackwardPass) {
     Plain net;
     auto model = prepared(net, options);
     for (int step = 0; step < 3; ++step) {
-      const auto expected = gradients_alone(net, [](auto& twin) {
-        return loss_of(twin.forward(rows_of_all())) + loss_of(twin.forward(rows_of_all().cos()));
-      });
+      const auto expected = gradients_alone(
+          net, [](auto& twin) { return loss_of(twin.forward(rows_of_all())) + loss_of(twin.forward(rows_of_all().cos())); });
       model.zero_grad();
       const auto first = loss_of(model(rows()));
       backward(first + loss_of(model(rows().cos())));
@@ -56,19 +56,32 @@ TEST_F(TogetherModel, IsUsedTwiceBeforeOneBackwardPass) {
   }
 }
 
+TEST_F(TogetherModel, BuffersThatAGraphHasSavedMayBeSentAgain) {
+  Normalised net;
+  auto model = prepared(net);
+  model.eval();
+  const auto first = loss_of(model(rows()));
+  backward(first + loss_of(model(rows().cos())));
+  expect_same_everywhere(gradients(*net));
+}
+
 TEST_F(TogetherModel, BackwardPassesThatEachReachAPartExchangeWhenAllHaveCome) {
-  StructHeads net;
+  struct ApartImpl : HeadsImpl {
+    std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) {
+      return {left(torch::tanh(body(x))), right(torch::ones({1, 8}))};
+    }
+  };
+  const torch::nn::ModuleHolder<ApartImpl> net(std::make_shared<ApartImpl>());
   auto model = prepared(net);
   for (int step = 0; step < 3; ++step) {
     const auto expected = gradients_alone(net, [](auto& twin) {
-      auto outputs = twin.forward(rows_of_all());
-      return loss_of(outputs.left) + loss_of(*outputs.right);
+      const auto [by_data, by_ones] = twin.forward(rows_of_all());
+      return loss_of(by_data) + loss_of(by_ones);
     });
     model.zero_grad();
     const auto outputs = model(rows());
-    // The right head alone; then the rest of it, which ends the exchange.
-    const auto stem = loss_of(*outputs.right);
-    backward(loss_of(outputs.left) + stem);
+    backward(loss_of(outputs.second));
+    backward(loss_of(outputs.first));
     expect_close(gradients(*net), expected);
   }
 }
@@ -142,6 +155,24 @@ TEST_F(TogetherModel, NestedResultsComeBackWholeFromModulesOfTheLibrary) {
       expect_same_everywhere(gradients(*lstm));
     }
   }
+}
+
+struct ManyFields {
+  torch::Tensor a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q;
+};
+
+TEST_F(TogetherModel, AStructOfManyFieldsIsAResultLikeAnyOther) {
+  struct ManyImpl : HeadsImpl {
+    ManyFields forward(const torch::Tensor& x) {
+      ManyFields result;
+      result.q = left(torch::tanh(body(x))) + right(torch::sin(body(x)));
+      return result;
+    }
+  };
+  const torch::nn::ModuleHolder<ManyImpl> net(std::make_shared<ManyImpl>());
+  auto model = prepared(net);
+  backward(loss_of(model(rows()).q));
+  expect_same_everywhere(gradients(*net));
 }
 
 TEST_F(TogetherModel, NamesItsParametersAndForgetsTheirGradients) {

@@ -14,7 +14,8 @@ class TogetherSyncScope : public TogetherParallel {
 };
 
 TEST_F(TogetherSyncScope, GradientsUnderNoSyncStayAtHomeUntilTheFirstPassAfterIt) {
-  for (const DdpOptions& options : {DdpOptions{}, DdpOptions{.gradient_as_bucket_view = true}, DdpOptions{.static_graph = true}}) {
+  for (const DdpOptions& options :
+       {DdpOptions{}, DdpOptions{.gradient_as_bucket_view = true}, DdpOptions{.static_graph = true}}) {
     Plain net;
     auto model = prepared(net, options);
     for (int window = 0; window < 3; ++window) {

@@ -176,6 +176,17 @@ void killed_in_backward() {
   wait_for_file("all have heard");
 }
 
+/// The last process is still calculating when the others have nothing left to do but to wait for its gradients.
+void slow_backward() {
+  auto accelerator = patient();
+  torch::nn::Linear net(4, 2);
+  auto model = accelerator.prepare(net);
+  auto output = model(torch::ones({3, 4}));
+  if (accelerator.is_last_process()) output.register_hook([](const torch::Tensor&) { wait_for_file("warned"); });
+  accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { output.sum().backward(); });
+  say("process " + std::to_string(accelerator.process_index()) + " went on");
+}
+
 /// A scope that is open lets a late process in, whatever has become of others.
 void late_to_an_open_scope() {
   auto accelerator = patient();
@@ -260,6 +271,7 @@ int run(const std::string& scene) {
                                                             {"steady", steady},
                                                             {"survivors_stay", survivors_stay},
                                                             {"killed_in_backward", killed_in_backward},
+                                                            {"slow_backward", slow_backward},
                                                             {"killed_with_a_child", killed_with_a_child},
                                                             {"late_to_an_open_scope", late_to_an_open_scope},
                                                             {"copies_itself", copies_itself},

@@ -170,6 +170,21 @@ TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
       "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
 }
 
+TEST(Scenes, WhoWaitsForGradientsAndWhoStillCalculatesThemIsToldApart) {
+  Scene scene("slow_backward", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  const auto warned = [&] { return normalised(scene.rank(0).errors()); };
+  wait_until("the warning", [&] { return warned().find("has been waiting") != std::string::npos; });
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  EXPECT_EQ(scene.errors(0),
+            "accelerate: backward (call 4) at scenes.cpp:N has been waiting for T s. Process 1 has not come to call 4.\n"
+            "  - Process 0: waiting for T s in backward (call 4) at scenes.cpp:N\n"
+            "  - Process 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) at scenes.cpp:N goes on, after T s.\n");
+  EXPECT_EQ(scene.output(1), "process 1 went on\n");
+  EXPECT_EQ(scene.errors(1), "");
+}
+
 TEST(Scenes, NoWarningWhenWarningsAreOff) {
   Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0"}});
   scene.rank(0).signal(0);

@@ -196,6 +196,7 @@ class Accelerator : public ProcessControl {
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
   AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
+  void unscale_for_clipping();
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);

@@ -74,8 +74,12 @@ class ModelCore {
   std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
 };
 
-/// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process has
-/// been lost over it; what else `backward` throws comes out as it is.
+/// A result of a forward pass in which tensors can be found.
+template <class T>
+concept Searchable = Nested<T> && !(PlainStruct<T> && field_count<T>() > kMostFields);
+
+/// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process
+/// has been lost over it; what else `backward` throws comes out as it is.
 void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward);
 
 }  // namespace detail
@@ -133,7 +137,7 @@ class Model {
  private:
   template <class Result>
   void after_forward(Result& result) const {
-    if constexpr (Nested<Result>) {
+    if constexpr (detail::Searchable<Result>) {
       if (core_->wants_outputs()) {
         const auto leaves = detail::leaves_of(result);
         core_->after_forward(&leaves);

@@ -3,7 +3,7 @@
 namespace accelerate::detail {
 
 /// While it lives, operators that this thread calls use no other threads. The fused kernels share out even the smallest tensor,
-/// and to wake helpers for it takes longer than the work. Unlike at::set_num_threads it is seen by this thread alone.
+/// and to wake threads for it takes longer than the work. Unlike at::set_num_threads it is seen by this thread alone.
 class [[nodiscard]] SerialScope {
  public:
   SerialScope();

@@ -121,10 +121,12 @@ struct Gate {
 struct Gated {
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   std::shared_ptr<std::atomic<int>> readers = std::make_shared<std::atomic<int>>(0);
+  std::chrono::microseconds delay{0};
   size_t size() const { return 10; }
   int64_t get(size_t i) const {
     ++*readers;
     if (i == 3) gate->wait();
+    std::this_thread::sleep_for(delay);
     --*readers;
     return static_cast<int64_t>(i);
   }
@@ -308,7 +310,7 @@ TEST(DataLoader, BatchesBeforeAFailureAreDelivered) {
 
 TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
   for (const bool persistent : {false, true}) {
-    const Gated dataset;
+    const Gated dataset{.delay = std::chrono::microseconds(500)};
     dataset.gate->let_go();
     const DataLoader loader(dataset, {.num_workers = 2, .persistent_workers = persistent});
     for (int pass = 0; pass < 20; ++pass) {
@@ -326,13 +328,11 @@ TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
 
 TEST(DataLoader, WorkersReadAheadNoFurtherThanTheyMay) {
   const Gated dataset;
-  {
-    const DataLoader loader(dataset, {.num_workers = 2, .prefetch_factor = 1});
-    auto at = loader.begin();
-    // Sample 0 is in hand; 1 and 2 may have been read, 3 not before 1 is asked for.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(dataset.readers->load(), 0);
-  }
+  const DataLoader loader(dataset, {.num_workers = 2, .prefetch_factor = 1});
+  auto at = loader.begin();
+  // Sample 0 is in hand; 1 may have been read, 3 not before 1 is asked for.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(dataset.readers->load(), 0);
   dataset.gate->let_go();
 }
 
@@ -349,7 +349,7 @@ TEST(DataLoader, AWorkerThatIsLateIsAnErrorThatNamesItsBatch) {
 }
 
 TEST(DataLoader, PersistentWorkersAreTheSameThreadsInEveryPass) {
-  const Witness kept, renewed;
+  const Witness kept;
   const DataLoader persistent(kept, {.num_workers = 2, .persistent_workers = true});
   for (int pass = 0; pass < 5; ++pass) {
     for (auto& batch : persistent) static_cast<void>(batch);

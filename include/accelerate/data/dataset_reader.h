@@ -85,10 +85,6 @@ class MapReader : public BatchType<Batch> {
     }
   }
 
-  Source<Anything> open() const override { return {}; }
-  Anything join(const std::vector<Anything>&) const override { return nullptr; }
-  Anything join_one(const Anything&) const override { return nullptr; }
-
  private:
   static constexpr bool kWhole = GetsBatch<D> && std::is_same_v<Collate, DefaultCollate>;
 
@@ -154,9 +150,6 @@ class IterableReader : public BatchType<Batch> {
   Anything join_one(const Anything& sample) const override {
     return lone_sample<Batch>(collate_, *static_cast<const Sample*>(sample.get()));
   }
-
-  Anything read(const Indices&, const SampleSeed&) const override { return nullptr; }
-  Anything read_one(int64_t, const SampleSeed&) const override { return nullptr; }
 
  private:
   std::shared_ptr<D> dataset_;

@@ -9,6 +9,7 @@
 #include "distributed/tensor_text.h"
 #include "parallel/data_parallel.h"
 #include "parallel/packed_broadcast.h"
+#include "training/zero_gradient.h"
 
 namespace accelerate::detail {
 namespace {
@@ -72,7 +73,9 @@ ModelCore::~ModelCore() = default;
 
 void ModelCore::train(bool on) { module_->train(on); }
 
-void ModelCore::zero_grad(bool set_to_none) { module_->zero_grad(set_to_none); }
+void ModelCore::zero_grad(bool set_to_none) {
+  for (const auto& parameter : module_->parameters()) zero_gradient(parameter, set_to_none);
+}
 
 std::vector<at::Tensor> ModelCore::parameters() const { return module_->parameters(); }
 

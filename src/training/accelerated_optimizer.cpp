@@ -9,6 +9,7 @@
 
 #include "training/fused_step.h"
 #include "training/optimizer_state.h"
+#include "training/zero_gradient.h"
 
 namespace accelerate {
 
@@ -87,7 +88,10 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
-  if (core_->gradient_state->sync_gradients()) core_->optimizer->zero_grad(set_to_none);
+  if (!core_->gradient_state->sync_gradients()) return;
+  for (const auto& group : core_->optimizer->param_groups()) {
+    for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
+  }
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }

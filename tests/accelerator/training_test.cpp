@@ -147,6 +147,27 @@ TEST_F(TogetherTraining, TwoModelsAndTwoOptimizersTrainAgainstEachOther) {
   }
 }
 
+TEST_F(TogetherTraining, GradientsInBucketsAreSetToNoneOrToZero) {
+  Accelerator a(patient({.ddp = {.gradient_as_bucket_view = true}}));
+  auto net = small_net(1);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = a.prepare(net, sgd);
+  const auto weight = net->parameters().front();
+  for (bool to_none : {false, true, false}) {
+    a.backward(model(torch::ones({2, 3})).sum());
+    EXPECT_GT(weight.grad().abs().sum().item<double>(), 0);
+    optimizer.step();
+    optimizer.zero_grad(to_none);
+    EXPECT_EQ(weight.grad().defined(), !to_none);
+    if (!to_none) {
+      EXPECT_EQ(weight.grad().abs().sum().item<double>(), 0);
+    }
+  }
+  a.backward(model(torch::ones({2, 3})).sum());
+  model.zero_grad();
+  EXPECT_FALSE(weight.grad().defined());
+}
+
 struct PairOfTensors {
   torch::Tensor first, second;
 };

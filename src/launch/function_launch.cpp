@@ -118,9 +118,7 @@ class FunctionLaunch {
       : plan_(plan), body_(body), report_(report), mask_(mask) {}
 
   void run() {
-    const auto start = [this](const WorkerPlan& worker, WorkerInput input, WorkerStreams streams) {
-      return start_function(worker, input, streams);
-    };
+    const auto start = [this](const WorkerPlan& worker, const WorkerStart& how) { return start_function(worker, how); };
     WorkerSupervisor supervisor(plan_, start, WorkerKind::function);
     supervisor_ = &supervisor;
     const LaunchEnd end = supervisor.run();
@@ -130,10 +128,10 @@ class FunctionLaunch {
  private:
   size_t index_of(int rank) const { return static_cast<size_t>(rank - plan_.workers.front().rank); }
 
-  pid_t start_function(const WorkerPlan& worker, WorkerInput input, WorkerStreams streams) {
+  pid_t start_function(const WorkerPlan& worker, const WorkerStart& start) {
     const size_t index = index_of(worker.rank);
     report_.set_message(index, "");  // of an earlier attempt
-    return fork_worker(worker.rank, input, streams, [&] {
+    return fork_worker(worker.rank, start, [&] {
       supervisor_->let_go();
       ::sigprocmask(SIG_SETMASK, &mask_, nullptr);
       set_environment(worker, plan_.removed_variables);

@@ -18,7 +18,7 @@ class Keeper {
   pid_t pid() const { return pid_; }
 
   /// Names the group that has place `slot` from now on.
-  void hold(int slot, pid_t group) { tell(slot, group); }
+  void hold(int slot, pid_t group) const { tell(slot, group); }
   /// The group at `slot` is gone, and its number may be given to strangers.
   void forget(int slot) { tell(slot, 0); }
 

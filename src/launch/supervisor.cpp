@@ -24,8 +24,8 @@ int run_launch(const LaunchPlan& plan) {
     std::fprintf(stderr, "accelerate launch: %s\n", program.problem.c_str());
     return program.exit_code;
   }
-  const auto start = [&](const WorkerPlan& worker, WorkerInput input, WorkerStreams streams) {
-    return start_program(worker, program.path, plan.removed_variables, input, streams);
+  const auto start = [&](const WorkerPlan& worker, const WorkerStart& how) {
+    return start_program(worker, program.path, plan.removed_variables, how);
   };
   return WorkerSupervisor(plan, start).run().exit_code;
 }

@@ -45,11 +45,13 @@ void reset_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-void begin_worker(WorkerInput input, WorkerStreams streams, pid_t launcher) {
+void begin_worker(const WorkerStart& start, pid_t launcher) {
+  const auto& [input, streams, keeper, slot] = start;
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(EXIT_FAILURE);  // it died before the line above
+  keeper.hold(slot, ::getpid());
   // Done here as well as in the launcher, or the program could read before the launcher has come to it.
   if (input == WorkerInput::terminal) ::tcsetpgrp(STDIN_FILENO, ::getpid());
   if (input == WorkerInput::empty) {
@@ -74,12 +76,12 @@ void begin_worker(WorkerInput input, WorkerStreams streams, pid_t launcher) {
 
 }  // namespace
 
-pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become) {
+pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()>& become) {
   const pid_t launcher = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) throw WorkerError(fmt::format("Rank {} could not be started: {}.", rank, ::strerrordesc_np(errno)));
   if (pid == 0) {
-    begin_worker(input, streams, launcher);
+    begin_worker(start, launcher);
     become();
     ::_exit(EXIT_FAILURE);
   }
@@ -88,13 +90,13 @@ pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std:
   return pid;
 }
 
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
-                    WorkerStreams streams) {
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
+                    const WorkerStart& start) {
   std::vector<std::string> arguments = plan.argv;
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
-  return fork_worker(plan.rank, input, streams, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
+  return fork_worker(plan.rank, start, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

@@ -10,6 +10,8 @@
 
 #include <accelerate/launch/launch_plan.h>
 
+#include "launch/keeper.h"
+
 namespace accelerate {
 
 /// How a worker's stdin begins.
@@ -21,13 +23,22 @@ struct WorkerStreams {
   int err = -1;
 };
 
-/// Makes a process for `rank` that leads a group of its own, ends with this one, and has `input` and `streams`; in it, `become`
-/// is called and must not return. Returns its process id. Throws WorkerError when no process can be made.
-pid_t fork_worker(int rank, WorkerInput input, WorkerStreams streams, const std::function<void()>& become);
+/// What a new worker begins with.
+struct WorkerStart {
+  WorkerInput input = WorkerInput::inherited;
+  WorkerStreams streams = {};
+  /// Hears of the worker's group from the worker itself: the launcher may be killed before it could tell.
+  const Keeper& keeper;
+  int slot;
+};
+
+/// Makes a process for `rank` that leads a group of its own, ends with this one, and begins as `start` says; in it, `become` is
+/// called and must not return. Returns its process id. Throws WorkerError when no process can be made.
+pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()>& become);
 
 /// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
-pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed, WorkerInput input,
-                    WorkerStreams streams);
+pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
+                    const WorkerStart& start);
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {

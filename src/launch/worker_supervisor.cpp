@@ -96,10 +96,10 @@ void WorkerSupervisor::start(int attempt) {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
-      const WorkerStreams streams = output_.open(static_cast<int>(workers_.size()), attempt);
-      workers_.emplace_back(worker.rank, start_worker_(worker, input_of(worker.rank), streams));
-      output_.started(static_cast<int>(workers_.size()) - 1);
-      keeper_.hold(static_cast<int>(workers_.size()) - 1, workers_.back().pid());
+      const int slot = static_cast<int>(workers_.size());
+      const WorkerStart how{.input = input_of(worker.rank), .streams = output_.open(slot, attempt), .keeper = keeper_, .slot = slot};
+      workers_.emplace_back(worker.rank, start_worker_(worker, how));
+      output_.started(slot);
     }
   } catch (const WorkerError& error) {
     end_ = {.exit_code = EXIT_FAILURE, .problem = error.what()};

@@ -17,7 +17,7 @@
 namespace accelerate {
 
 /// Starts one worker and returns its process id. Throws WorkerError when no process can be made.
-using StartWorker = std::function<pid_t(const WorkerPlan& plan, WorkerInput input, WorkerStreams streams)>;
+using StartWorker = std::function<pid_t(const WorkerPlan& plan, const WorkerStart& start)>;
 
 /// The worker whose failure ended a launch.
 struct FailedWorker {

@@ -1,15 +1,9 @@
 #include "data/batch_plan.h"
 
 #include <ATen/DeviceAccelerator.h>
-#include <ATen/ops/empty.h>
 
 namespace accelerate::detail {
 namespace {
-
-/// torch's loader draws one number at the start of each pass. Ours needs none, but what is drawn afterwards shall be the same.
-void draw_base_seed(const std::optional<at::Generator>& generator) {
-  at::empty({}, at::kLong).random_(generator);
-}
 
 bool can_pin() { return at::accelerator::getAccelerator().has_value() && at::accelerator::deviceCount() > 0; }
 
@@ -119,8 +113,7 @@ class StreamPlan : public ReaderPlan {
 
 }  // namespace
 
-std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, bool fresh) {
-  if (fresh) draw_base_seed(reading.options.generator);
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed) {
   if (!reading.iterable()) return std::make_unique<IndexedPlan>(reading, seed);
   if (auto generator = reading.reader->generator(); generator && reading.shard && !reading.reader->takes_epoch()) {
     const std::lock_guard lock(generator->mutex());

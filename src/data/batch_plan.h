@@ -24,8 +24,7 @@ class BatchPlan {
   virtual bool reads_in_next() const = 0;
 };
 
-/// Begins a pass: draws the seed that torch's loader draws, opens the dataset. `fresh` is false for workers that go on from one
-/// pass to the next, for which torch draws none.
-std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, bool fresh);
+/// Begins a pass over the dataset.
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed);
 
 }  // namespace accelerate::detail

@@ -1,5 +1,7 @@
 #include "data/batch_stream.h"
 
+#include <ATen/ops/empty.h>
+
 #include "data/batch_plan.h"
 #include "data/worker_pool.h"
 #include "data/worker_stream.h"
@@ -34,11 +36,19 @@ class InlineStream : public BatchStream {
 }  // namespace
 
 std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed) {
-  if (reading.options.num_workers == 0) return std::make_unique<InlineStream>(reading, make_plan(reading, seed, true));
-  bool fresh = true;
-  auto pool = reading.workers ? reading.workers->get(reading.options.num_workers, fresh)
-                              : std::make_shared<WorkerPool>(reading.options.num_workers);
-  return std::make_unique<WorkerStream>(reading, make_plan(reading, seed, fresh), std::move(pool));
+  follow_stream(reading);
+  auto plan = make_plan(reading, seed);
+  const int workers = reading.options.num_workers;
+  if (workers == 0) return std::make_unique<InlineStream>(reading, std::move(plan));
+  auto pool = reading.workers ? reading.workers->get(workers) : std::make_shared<WorkerPool>(workers);
+  return std::make_unique<WorkerStream>(reading, std::move(plan), std::move(pool));
+}
+
+void follow_stream(const Reading& reading) {
+  // torch's loader draws one number at the start of each pass, or once for workers that persist. Ours needs none, but what is
+  // drawn afterwards shall be the same.
+  if (reading.workers && !reading.workers->begin_first_pass()) return;
+  at::empty({}, at::kLong).random_(reading.options.generator);
 }
 
 }  // namespace accelerate::detail

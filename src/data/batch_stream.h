@@ -16,5 +16,7 @@ class BatchStream {
 
 /// Begins a pass over what `reading` says, in this thread or with workers.
 std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed);
+/// Draws the seed that open_stream draws, for a process that is sent its batches: random numbers stay in step.
+void follow_stream(const Reading& reading);
 
 }  // namespace accelerate::detail

@@ -23,8 +23,9 @@ void expect_alike(const std::vector<Leaves>& samples, const CollatePlace& place)
   const Leaves& first = samples.front();
   for (size_t i = 1; i < samples.size(); ++i) {
     if (samples[i].outline != first.outline) {
-      throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be joined into a batch: they are nested" +
-                       whereabouts(place) + " as " + first.outline + " and " + samples[i].outline + " (t is a tensor)." + kAdvice);
+      throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) +
+                       " cannot be joined into a batch: they are nested" + whereabouts(place) + " as " + first.outline + " and " +
+                       samples[i].outline + " (t is a tensor)." + kAdvice);
     }
     for (size_t t = 0; t < first.tensors.size(); ++t) {
       const at::Tensor &ours = *first.tensors[t], &theirs = *samples[i].tensors[t];
@@ -81,8 +82,8 @@ void expect_equal_lengths(const std::vector<size_t>& lengths, const CollatePlace
 }
 
 void unequal_keys(size_t sample, const CollatePlace& place) {
-  throw UsageError(which_sample(0, place) + " and " + which_sample(sample, place) +
-                   " cannot be joined into a batch: their maps" + whereabouts(place) + " have other keys." + kAdvice);
+  throw UsageError(which_sample(0, place) + " and " + which_sample(sample, place) + " cannot be joined into a batch: their maps" +
+                   whereabouts(place) + " have other keys." + kAdvice);
 }
 
 }  // namespace accelerate::detail

@@ -46,14 +46,11 @@ std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) 
 }
 
 SampleSeed LoaderCore::sample_seed() const {
-  const auto& generator =
-      reading.options.generator ? *reading.options.generator : at::globalContext().defaultGenerator(at::kCPU);
+  const auto& generator = reading.options.generator ? *reading.options.generator : at::globalContext().defaultGenerator(at::kCPU);
   return {generator.current_seed(), iteration};
 }
 
-int64_t LoaderHandle::size() const {
-  return known(core_->length(), "the number of batches (size)", core_->reading);
-}
+int64_t LoaderHandle::size() const { return known(core_->length(), "the number of batches (size)", core_->reading); }
 
 std::optional<int64_t> LoaderHandle::batch_size() const {
   const auto& options = core_->reading.options;
@@ -74,6 +71,16 @@ bool LoaderHandle::end_of_dataloader() const { return core_->position->end_of_da
 
 int64_t LoaderHandle::remainder() const { return core_->position->remainder; }
 
+std::optional<bool> LoaderHandle::set_even_batches(bool even_batches) {
+  auto batches = core_->reading.batches;
+  while (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches.get())) batches = skipping->whole();
+  auto* shard = dynamic_cast<BatchSamplerShard*>(batches.get());
+  if (!shard) return std::nullopt;
+  const bool before = shard->options().even_batches;
+  shard->set_even_batches(even_batches);
+  return before;
+}
+
 bool LoaderHandle::prepared() const { return core_->prepared(); }
 
 std::shared_ptr<LoaderPass> LoaderHandle::begin_pass(std::source_location where) const { return core_->begin(where); }
@@ -89,8 +96,7 @@ LoaderHandle skip_first_batches(const LoaderHandle& loader, int64_t num_batches)
   Reading reading = loader.core()->reading;
   const bool by_sampler = reading.batches != nullptr;
   if (by_sampler) reading.batches = std::make_shared<SkipBatchSampler>(reading.batches, num_batches);
-  return LoaderHandle(
-      loader.core()->skipping(std::move(reading), loader.core()->skip_batches + (by_sampler ? 0 : num_batches)));
+  return LoaderHandle(loader.core()->skipping(std::move(reading), loader.core()->skip_batches + (by_sampler ? 0 : num_batches)));
 }
 
 }  // namespace accelerate::detail

@@ -19,7 +19,8 @@ at::Tensor empty_of(const Value& kind, const std::optional<at::Device>& device) 
   const auto& items = kind.as<Value::Tuple>().items;
   std::vector<int64_t> shape;
   for (const auto& size : items[1].as<Value::List>()) shape.push_back(size.get<int64_t>());
-  return at::empty(shape, at::TensorOptions().dtype(static_cast<at::ScalarType>(items[0].get<int64_t>())).device(device.value_or(at::kCPU)));
+  return at::empty(
+      shape, at::TensorOptions().dtype(static_cast<at::ScalarType>(items[0].get<int64_t>())).device(device.value_or(at::kCPU)));
 }
 
 /// What is no tensor stays as it is in `batch`.
@@ -35,9 +36,10 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 
 DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
-      // On all of them, though one reads: they draw the same random numbers.
-      stream_(open_stream(reading(), core_->sample_seed())),
-      to_skip_(core_->skip_batches) {}
+      stream_(sharing().state.is_main_process() ? open_stream(reading(), core_->sample_seed()) : nullptr),
+      to_skip_(core_->skip_batches) {
+  if (!stream_) follow_stream(reading());
+}
 
 std::optional<Value> DispatchPass::read_round() {
   const size_t parts = sharing().split_batches ? 1 : static_cast<size_t>(sharing().state.num_processes());
@@ -59,9 +61,10 @@ Value DispatchPass::join(const std::vector<Anything>& batches) const {
   try {
     concatenate(parts, 0);
   } catch (const UsageError& error) {
-    throw UsageError(std::string(error.what()) +
-                     " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
-                     "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
+    throw UsageError(
+        std::string(error.what()) +
+        " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
+        "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
   }
   return reading().reader->to_value(batches.front());
 }

@@ -30,6 +30,7 @@ class DispatchPass : public PreparedPass {
   /// This process's rows of `round`, which is the last one or not.
   Anything share_of(Round& round, bool last);
 
+  /// On the main process.
   const std::unique_ptr<BatchStream> stream_;
   /// The first rows of the pass, to fill the last round up with.
   std::optional<Value> beginning_;

@@ -14,7 +14,8 @@ namespace {
 bool dispatches(const Reading& reading, const LoaderPreparation& preparation) {
   const bool wanted = preparation.configuration.dispatch_batches.value_or(preparation.put_on_device && reading.iterable());
   if (wanted && !preparation.put_on_device) {
-    throw UsageError("dispatch_batches sends batches from device to device: it needs device placement, which is off for this loader.");
+    throw UsageError(
+        "dispatch_batches sends batches from device to device: it needs device placement, which is off for this loader.");
   }
   if (wanted && preparation.state.use_distributed() && !reading.reader->sends()) {
     throw UsageError("dispatch_batches sends batches to other processes, and a batch of " + reading.dataset_type +
@@ -26,8 +27,9 @@ bool dispatches(const Reading& reading, const LoaderPreparation& preparation) {
 void check_split(const Reading& reading, int num_processes) {
   const auto size = reading.iterable() ? reading.iterable_batch : reading.batches ? reading.batches->batch_size() : std::nullopt;
   if (!size) {
-    throw UsageError("split_batches cuts each batch into equal parts, and the size of these batches is not known: give batch_size, "
-                     "or a batch sampler that has one.");
+    throw UsageError(
+        "split_batches cuts each batch into equal parts, and the size of these batches is not known: give batch_size, "
+        "or a batch sampler that has one.");
   }
   if (*size > 1 && *size % num_processes != 0) {
     throw UsageError("split_batches with batch_size=" + std::to_string(*size) + " on " + std::to_string(num_processes) +
@@ -66,12 +68,14 @@ void shard_stream(Reading& reading, bool split_batches, int num_processes, int p
 
 void shard_batches(Reading& reading, const DataLoaderConfiguration& configuration, int num_processes, int process_index) {
   if (!reading.batches) {
-    throw UsageError("a loader without batch_size cannot be shared out among processes, since that is done by batches: give it one.");
+    throw UsageError(
+        "a loader without batch_size cannot be shared out among processes, since that is done by batches: give it one.");
   }
-  reading.batches = std::make_shared<BatchSamplerShard>(reading.batches, BatchShardOptions{.num_processes = num_processes,
-                                                                                           .process_index = process_index,
-                                                                                           .split_batches = configuration.split_batches,
-                                                                                           .even_batches = configuration.even_batches});
+  reading.batches =
+      std::make_shared<BatchSamplerShard>(reading.batches, BatchShardOptions{.num_processes = num_processes,
+                                                                             .process_index = process_index,
+                                                                             .split_batches = configuration.split_batches,
+                                                                             .even_batches = configuration.even_batches});
 }
 
 }  // namespace

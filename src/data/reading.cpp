@@ -15,8 +15,9 @@ void expect(bool right, const std::string& message) {
 }
 
 void check_workers(const DataLoaderOptions& options) {
-  expect(options.num_workers >= 0, "num_workers=" + std::to_string(options.num_workers) + "; expected 0 (read in the training "
-                                   "thread) or more.");
+  expect(options.num_workers >= 0, "num_workers=" + std::to_string(options.num_workers) +
+                                       "; expected 0 (read in the training "
+                                       "thread) or more.");
   expect(options.timeout >= 0, "timeout=" + std::to_string(options.timeout) + "; expected seconds, or 0 for none.");
   if (options.num_workers == 0) {
     expect(options.timeout == 0, "timeout is the time that a worker may take, and there are none: set num_workers.");
@@ -74,8 +75,8 @@ Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions opti
   } else {
     reading.sampler = sampler_for(reading);
     if (const auto size = reading.options.batch_size) {
-      reading.batches =
-          std::make_shared<SamplerBatches>(reading.sampler, BatchOptions{.batch_size = *size, .drop_last = reading.options.drop_last});
+      reading.batches = std::make_shared<SamplerBatches>(
+          reading.sampler, BatchOptions{.batch_size = *size, .drop_last = reading.options.drop_last});
     }
   }
   return reading;

@@ -24,7 +24,8 @@ void ShardPass::read_first() {
   had_batches_ = ahead_ != nullptr;
   for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
   if (!had_batches_ && sharing().dispatch) {
-    throw UsageError("there is no batch to dispatch: " + reading().dataset_type + " has no samples, or fewer than a batch and drop_last.");
+    throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
+                     " has no samples, or fewer than a batch and drop_last.");
   }
   if (!ahead_) position().end_of_dataloader = had_batches_;
   send(ahead_);

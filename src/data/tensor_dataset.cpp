@@ -14,7 +14,8 @@ namespace {
 
 void expect_row(int64_t index, size_t size) {
   if (index >= 0 && index < static_cast<int64_t>(size)) return;
-  throw UsageError("a tensor dataset of " + std::to_string(size) + " samples was asked for sample " + std::to_string(index) + ".");
+  throw UsageError("a tensor dataset of " + std::to_string(size) + " samples was asked for sample " + std::to_string(index) +
+                   ".");
 }
 
 /// Bytes that lie row after row and mean nothing but themselves.

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <utility>
 
 namespace accelerate::detail {
 
@@ -77,11 +78,15 @@ void WorkerPool::abandon() {
   }
 }
 
-std::shared_ptr<WorkerPool> KeptWorkers::get(int count, bool& fresh) {
+std::shared_ptr<WorkerPool> KeptWorkers::get(int count) {
   const std::lock_guard lock(mutex_);
-  fresh = !pool_ || pool_->abandoned();
-  if (fresh) pool_ = std::make_shared<WorkerPool>(count);
+  if (!pool_ || pool_->abandoned()) pool_ = std::make_shared<WorkerPool>(count);
   return pool_;
+}
+
+bool KeptWorkers::begin_first_pass() {
+  const std::lock_guard lock(mutex_);
+  return !std::exchange(begun_, true);
 }
 
 }  // namespace accelerate::detail

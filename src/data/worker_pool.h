@@ -34,11 +34,14 @@ class WorkerPool {
 /// The workers of a loader between its passes.
 class KeptWorkers {
  public:
-  /// The same ones each time; `fresh` tells whether they are new.
-  std::shared_ptr<WorkerPool> get(int count, bool& fresh);
+  /// The same ones each time, unless they were abandoned.
+  std::shared_ptr<WorkerPool> get(int count);
+  /// True for the first call alone.
+  bool begin_first_pass();
 
  private:
   std::mutex mutex_;
+  bool begun_ = false;
   std::shared_ptr<WorkerPool> pool_;
 };
 

@@ -178,8 +178,8 @@ void WorkerStream::too_late() {
   shelf_->closed = true;
   all_ordered_ = true;
   const Indices& indices = shelf_->places.front().indices;
-  const std::string which = "batch " + std::to_string(taken_) + " of " + dataset_type_ +
-                            (indices.empty() ? "" : " (" + samples_text(indices) + ")");
+  const std::string which =
+      "batch " + std::to_string(taken_) + " of " + dataset_type_ + (indices.empty() ? "" : " (" + samples_text(indices) + ")");
   taken_ = ordered_;
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", timeout_);

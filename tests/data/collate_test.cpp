@@ -33,9 +33,7 @@ static_assert(!accelerate::detail::sendable<std::pair<int, std::shared_ptr<int>>
 
 struct RaggedWords {
   size_t size() const { return 20; }
-  std::pair<at::Tensor, at::Tensor> get(size_t i) const {
-    return {torch::zeros({2}), torch::zeros({i == 17 ? 5 : 3})};
-  }
+  std::pair<at::Tensor, at::Tensor> get(size_t i) const { return {torch::zeros({2}), torch::zeros({i == 17 ? 5 : 3})}; }
 };
 
 std::string collate_error(const std::function<void()>& call) {
@@ -63,7 +61,8 @@ TEST(Collate, NumbersBecomeTensors) {
 
 TEST(Collate, StructsTuplesMapsAndListsKeepTheirShape) {
   const auto word = [](float x) {
-    return CollatedWord{torch::full({2}, x), {torch::full({}, x), torch::full({1}, -x)}, {{"a", torch::full({}, x)}}, torch::full({}, x)};
+    return CollatedWord{
+        torch::full({2}, x), {torch::full({}, x), torch::full({1}, -x)}, {{"a", torch::full({}, x)}}, torch::full({}, x)};
   };
   const CollatedWord words = default_collate(std::vector{word(1), word(2), word(3)});
   EXPECT_EQ(words.letters.sizes(), (std::vector<int64_t>{3, 2}));
@@ -90,12 +89,18 @@ TEST(Collate, StructsTuplesMapsAndListsKeepTheirShape) {
 }
 
 TEST(Collate, WhatDoesNotFitTogetherIsAnErrorThatNamesIt) {
-  const auto ragged = collate_error([] { default_collate(std::vector{torch::zeros({3}), torch::zeros({3}), torch::zeros({4})}); });
+  const auto ragged = collate_error([] {
+    default_collate(std::vector{torch::zeros({3}), torch::zeros({3}), torch::zeros({4})});
+  });
   EXPECT_NE(ragged.find("[3]"), std::string::npos) << ragged;
   EXPECT_NE(ragged.find("[4]"), std::string::npos) << ragged;
-  EXPECT_NE(collate_error([] { default_collate(std::vector<std::vector<int>>{{1}, {1, 2}}); }).find("1 and 2 elements"),
+  EXPECT_NE(collate_error([] {
+              default_collate(std::vector<std::vector<int>>{{1}, {1, 2}});
+            }).find("1 and 2 elements"),
             std::string::npos);
-  EXPECT_NE(collate_error([] { default_collate(std::vector<std::map<int, int>>{{{1, 1}}, {{2, 1}}}); }).find("keys"),
+  EXPECT_NE(collate_error([] {
+              default_collate(std::vector<std::map<int, int>>{{{1, 1}}, {{2, 1}}});
+            }).find("keys"),
             std::string::npos);
   EXPECT_NE(collate_error([] {
               default_collate(std::vector<std::vector<at::Tensor>>{{torch::ones({})}, {torch::ones({}), torch::ones({})}});

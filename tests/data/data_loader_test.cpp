@@ -121,10 +121,12 @@ struct Gate {
 struct Gated {
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   std::shared_ptr<std::atomic<int>> readers = std::make_shared<std::atomic<int>>(0);
+  std::chrono::microseconds delay{0};
   size_t size() const { return 10; }
   int64_t get(size_t i) const {
     ++*readers;
     if (i == 3) gate->wait();
+    std::this_thread::sleep_for(delay);
     --*readers;
     return static_cast<int64_t>(i);
   }
@@ -269,7 +271,8 @@ TEST(DataLoader, OptionsThatContradictEachOtherAreErrors) {
 TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
   for (const int workers : {0, 2}) {
     const DataLoaderOptions options{.batch_size = 4, .num_workers = workers};
-    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }), "it is broken (while reading sample 17)");
+    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }),
+              "it is broken (while reading sample 17)");
     EXPECT_THROW(loaded(DataLoader(FailsAt<UsageError>{}, options)), UsageError);
     EXPECT_THROW(loaded(DataLoader(FailsAt<accelerate::CheckpointError>{}, options)), accelerate::CheckpointError);
     try {
@@ -284,8 +287,9 @@ TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
                 for (auto& batch : DataLoader(up_to(4), collate, options)) static_cast<void>(batch);
               }).find("boom (while collating samples 0, 1, 2, 3)"),
               std::string::npos);
-    EXPECT_NE(loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
-              std::string::npos);
+    EXPECT_NE(
+        loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
+        std::string::npos);
   }
 }
 
@@ -306,7 +310,7 @@ TEST(DataLoader, BatchesBeforeAFailureAreDelivered) {
 
 TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
   for (const bool persistent : {false, true}) {
-    const Gated dataset;
+    const Gated dataset{.delay = std::chrono::microseconds(500)};
     dataset.gate->let_go();
     const DataLoader loader(dataset, {.num_workers = 2, .persistent_workers = persistent});
     for (int pass = 0; pass < 20; ++pass) {
@@ -324,13 +328,11 @@ TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
 
 TEST(DataLoader, WorkersReadAheadNoFurtherThanTheyMay) {
   const Gated dataset;
-  {
-    const DataLoader loader(dataset, {.num_workers = 2, .prefetch_factor = 1});
-    auto at = loader.begin();
-    // Sample 0 is in hand; 1 and 2 may have been read, 3 not before 1 is asked for.
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(dataset.readers->load(), 0);
-  }
+  const DataLoader loader(dataset, {.num_workers = 2, .prefetch_factor = 1});
+  auto at = loader.begin();
+  // Sample 0 is in hand; 1 may have been read, 3 not before 1 is asked for.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(dataset.readers->load(), 0);
   dataset.gate->let_go();
 }
 
@@ -347,7 +349,7 @@ TEST(DataLoader, AWorkerThatIsLateIsAnErrorThatNamesItsBatch) {
 }
 
 TEST(DataLoader, PersistentWorkersAreTheSameThreadsInEveryPass) {
-  const Witness kept, renewed;
+  const Witness kept;
   const DataLoader persistent(kept, {.num_workers = 2, .persistent_workers = true});
   for (int pass = 0; pass < 5; ++pass) {
     for (auto& batch : persistent) static_cast<void>(batch);
@@ -427,7 +429,8 @@ TEST(DataLoader, SkippingLeavesOutTheFirstBatchesAndReadsNoneOfThem) {
   const Gated dataset;  // sample 3 would wait for ever
   EXPECT_EQ(loaded_flat(accelerate::skip_first_batches(DataLoader(dataset), 4)), (std::vector<int64_t>{4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(accelerate::skip_first_batches(DataLoader(up_to(5), {.batch_size = 2}), 1).size(), 2);
-  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)), (LoadedBatches{{2, 3}, {4}}));
+  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)),
+            (LoadedBatches{{2, 3}, {4}}));
   EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 9)), LoadedBatches{});
   EXPECT_THROW(accelerate::skip_first_batches(DataLoader(up_to(5)), -1), UsageError);
 }

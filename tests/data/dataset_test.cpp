@@ -123,11 +123,13 @@ TEST(TensorDataset, AnyNumberOfTensorsMakeTuples) {
 }
 
 TEST(Dataset, EveryWayToGiveSamplesIsRead) {
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})), (DatasetBatches{{0, 1, 4}, {9, 16}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})),
+            (DatasetBatches{{0, 1, 4}, {9, 16}}));
   EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::make_shared<SquaresOfDataset>(), {.batch_size = 4})),
             (DatasetBatches{{0, 1, 4, 9}, {16}}));
   EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SpanDataset{}, {.batch_size = 2})), (DatasetBatches{{0, 10}, {20, 30}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})), (DatasetBatches{{7, 8}, {9}}));
+  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})),
+            (DatasetBatches{{7, 8}, {9}}));
   EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(CountdownStream{}, {.batch_size = 2})), (DatasetBatches{{3, 2}, {1}}));
   EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::list<int>{4, 5}, {.batch_size = 2})), (DatasetBatches{{4, 5}}));
 }

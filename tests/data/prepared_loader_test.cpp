@@ -113,11 +113,15 @@ class TogetherLoader : public Together {
 
 TEST_F(PreparedLoader, EveryProcessGetsItsBatches) {
   const DataLoader loader(counted(22), {.batch_size = 3});
-  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 0))), (PreparedBatches{{0, 1, 2}, {6, 7, 8}, {12, 13, 14}, {18, 19, 20}}));
-  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 1))), (PreparedBatches{{3, 4, 5}, {9, 10, 11}, {15, 16, 17}, {21, 0, 1}}));
-  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 1, {.even_batches = false}))).back(), (std::vector<int64_t>{21}));
+  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 0))),
+            (PreparedBatches{{0, 1, 2}, {6, 7, 8}, {12, 13, 14}, {18, 19, 20}}));
+  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 1))),
+            (PreparedBatches{{3, 4, 5}, {9, 10, 11}, {15, 16, 17}, {21, 0, 1}}));
+  EXPECT_EQ(prepared_batches(prepare_data_loader(loader, one_of(2, 1, {.even_batches = false}))).back(),
+            (std::vector<int64_t>{21}));
   const DataLoader four(counted(10), {.batch_size = 4});
-  EXPECT_EQ(prepared_batches(prepare_data_loader(four, one_of(2, 1, {.split_batches = true}))), (PreparedBatches{{2, 3}, {6, 7}, {0, 1}}));
+  EXPECT_EQ(prepared_batches(prepare_data_loader(four, one_of(2, 1, {.split_batches = true}))),
+            (PreparedBatches{{2, 3}, {6, 7}, {0, 1}}));
   EXPECT_EQ(prepared_batches(prepare_data_loader(loader, alone())), prepared_batches(loader));
 }
 
@@ -201,7 +205,8 @@ TEST_F(PreparedLoader, RemaindersAreThoseOfPython) {
   EXPECT_EQ(remainder(DataLoader(counted(10), {.batch_size = 4}), one_of(2, 0, {.split_batches = true})), 2);
   EXPECT_EQ(remainder(DataLoader(counted(16), {.batch_size = 4}), one_of(2, 0)), 0);
   EXPECT_EQ(remainder(DataLoader(counted(10), {.batch_size = 4, .drop_last = true}), one_of(2, 0)), -1);
-  EXPECT_EQ(remainder(DataLoader(counted_stream(10), {.batch_size = 4}), one_of(2, 0)), 0) << "the repetitions stay, as in Python";
+  EXPECT_EQ(remainder(DataLoader(counted_stream(10), {.batch_size = 4}), one_of(2, 0)), 0)
+      << "the repetitions stay, as in Python";
   EXPECT_EQ(remainder(accelerate::skip_first_batches(DataLoader(counted(10), {.batch_size = 4}), 1), alone()), -1);
   // One process that dispatches to itself: the rows of the last batch.
   EXPECT_EQ(remainder(DataLoader(counted_stream(10), {.batch_size = 4}), alone()), 2);
@@ -216,7 +221,8 @@ TEST_F(PreparedLoader, SizesAreThoseOfPython) {
   const auto skipped = accelerate::skip_first_batches(shard, 1);
   EXPECT_EQ(skipped.size(), 3);
   EXPECT_THROW(skipped.total_batch_size(), UsageError);
-  const auto stream = prepare_data_loader(DataLoader(counted_stream(24), {.batch_size = 9}), one_of(3, 0, {.split_batches = true}));
+  const auto stream =
+      prepare_data_loader(DataLoader(counted_stream(24), {.batch_size = 9}), one_of(3, 0, {.split_batches = true}));
   EXPECT_EQ(stream.size(), 3);
   EXPECT_EQ(stream.total_batch_size(), 3);
   EXPECT_EQ(stream.total_dataset_length(), 9);
@@ -225,10 +231,21 @@ TEST_F(PreparedLoader, SizesAreThoseOfPython) {
 TEST_F(PreparedLoader, WhatCannotBeSharedOutIsAnError) {
   const DataLoader three(counted(10), {.batch_size = 3});
   EXPECT_THROW(prepare_data_loader(three, one_of(2, 0, {.split_batches = true})), UsageError);
-  EXPECT_THROW(prepare_data_loader(DataLoader(counted_stream(10), {.batch_size = 3}), one_of(2, 0, {.split_batches = true})), UsageError);
+  EXPECT_THROW(prepare_data_loader(DataLoader(counted_stream(10), {.batch_size = 3}), one_of(2, 0, {.split_batches = true})),
+               UsageError);
   EXPECT_THROW(prepare_data_loader(DataLoader(counted_stream(10)), one_of(2, 0, {.split_batches = true})), UsageError);
   EXPECT_THROW(prepare_data_loader(DataLoader(counted(10), {.batch_size = {}}), one_of(2, 0)), UsageError);
   EXPECT_THROW(prepare_data_loader(three, one_of(1, 0, {.dispatch_batches = true})), UsageError) << "without device placement";
+}
+
+TEST_F(PreparedLoader, EvenBatchesCanBeTurnedOffForAWhile) {
+  auto loader = prepare_data_loader(DataLoader(counted(5), {.batch_size = 2}), one_of(2, 1));
+  EXPECT_EQ(prepared_batches(loader), (PreparedBatches{{2, 3}, {1, 2}}));
+  EXPECT_EQ(loader.set_even_batches(false), true);
+  EXPECT_EQ(prepared_batches(loader), (PreparedBatches{{2, 3}}));
+  EXPECT_EQ(accelerate::skip_first_batches(loader, 1).set_even_batches(true), false);
+  EXPECT_EQ(prepared_batches(loader), (PreparedBatches{{2, 3}, {1, 2}}));
+  EXPECT_EQ(prepare_data_loader(DataLoader(counted_stream(5)), one_of(2, 1)).set_even_batches(false), std::nullopt);
 }
 
 TEST_F(PreparedLoader, PreparingTwiceIsPreparingOnce) {
@@ -311,9 +328,9 @@ TEST_F(TogetherLoader, TheMainProcessReadsForAllAndEveryoneGetsItsRows) {
     for (const int workers : {0, 2}) {
       const int64_t batch_size = split ? 2 * world() : 2, step = 2 * world();
       const auto gradients = std::make_shared<GradientState>();
-      const auto loader = prepare_data_loader(
-          DataLoader(counted_stream(3 * step + 1), {.batch_size = batch_size, .num_workers = workers}),
-          preparation({.split_batches = split}, gradients));
+      const auto loader =
+          prepare_data_loader(DataLoader(counted_stream(3 * step + 1), {.batch_size = batch_size, .num_workers = workers}),
+                              preparation({.split_batches = split}, gradients));
       std::vector<int64_t> all;
       int64_t steps = 0;
       for (auto& batch : loader) {
@@ -360,7 +377,8 @@ TEST_F(TogetherLoader, AFailureOfTheReaderReachesEveryProcess) {
 }
 
 TEST_F(TogetherLoader, NothingToDispatchIsAnError) {
-  EXPECT_THROW(prepared_batches(prepare_data_loader(DataLoader(counted_stream(0), {.batch_size = 2}), preparation())), UsageError);
+  EXPECT_THROW(prepared_batches(prepare_data_loader(DataLoader(counted_stream(0), {.batch_size = 2}), preparation())),
+               UsageError);
   state().wait_for_everyone();
 }
 

@@ -38,8 +38,9 @@ constexpr bool sendable() {
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return sendable<typename T::value_type, Levels - 1>();
   } else if constexpr (TupleLike<T>) {
-    return []<class... E>(std::type_identity<std::tuple<E...>>) { return (sendable<E, Levels - 1>() && ...); }
-    (std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
+    return []<class... E>(std::type_identity<std::tuple<E...>>) {
+      return (sendable<E, Levels - 1>() && ...);
+    }(std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
   } else if constexpr (PlainStruct<T>) {
     return sendable<FieldTypes<T>, Levels - 1>();
   } else {
@@ -64,12 +65,12 @@ class BatchReader {
   virtual bool takes_epoch() const = 0;
 
   /// Of a map-style dataset: the batch of the samples at `indices`, and one sample that is no batch.
-  virtual Anything read(const Indices& indices, const SampleSeed& seed) const = 0;
-  virtual Anything read_one(int64_t index, const SampleSeed& seed) const = 0;
+  virtual Anything read(const Indices&, const SampleSeed&) const { return nullptr; }
+  virtual Anything read_one(int64_t, const SampleSeed&) const { return nullptr; }
   /// Of an iterable one: a pass over its samples, a batch of such samples, and one sample that is no batch.
-  virtual Source<Anything> open() const = 0;
-  virtual Anything join(const std::vector<Anything>& samples) const = 0;
-  virtual Anything join_one(const Anything& sample) const = 0;
+  virtual Source<Anything> open() const { return {}; }
+  virtual Anything join(const std::vector<Anything>&) const { return nullptr; }
+  virtual Anything join_one(const Anything&) const { return nullptr; }
 
   /// Of a batch: its tensors, to read or replace in place.
   virtual Leaves leaves(const Anything& batch) const = 0;

@@ -32,8 +32,9 @@ constexpr bool tensors_only() {
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return tensors_only<typename T::value_type, Levels - 1>();
   } else if constexpr (TupleLike<T>) {
-    return []<class... E>(std::type_identity<std::tuple<E...>>) { return (tensors_only<E, Levels - 1>() && ...); }
-    (std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
+    return []<class... E>(std::type_identity<std::tuple<E...>>) {
+      return (tensors_only<E, Levels - 1>() && ...);
+    }(std::type_identity<decltype(std::tuple_cat(std::declval<T>()))>());
   } else if constexpr (PlainStruct<T>) {
     return tensors_only<FieldTypes<T>, Levels - 1>();
   } else {
@@ -45,7 +46,9 @@ constexpr bool tensors_only() {
 template <class T>
 struct Batched {};
 template <class T>
-concept HasBatched = requires { typename Batched<T>::type; };
+concept HasBatched = requires {
+  typename Batched<T>::type;
+};
 template <class T>
 requires(tensors_only<T>()) struct Batched<T> {
   using type = T;
@@ -144,8 +147,9 @@ typename Batched<T>::type collate_maps(std::vector<T>& samples, const CollatePla
     }
   }
   for (const auto& entry : T(samples.front())) {
-    batch.emplace(entry.first, collate_part(samples, place, key_text(entry.first),
-                                            [&](T& sample) -> auto& { return sample.at(entry.first); }));
+    batch.emplace(entry.first,
+                  collate_part(
+                      samples, place, key_text(entry.first), [&](T & sample) -> auto& { return sample.at(entry.first); }));
   }
   return batch;
 }
@@ -168,8 +172,8 @@ typename Batched<T>::type collate(std::vector<T> samples, const CollatePlace& pl
     return collate_sequences(samples, place);
   } else {
     return [&]<size_t... I>(std::index_sequence<I...>) {
-      return typename Batched<T>::type{
-          collate_part(samples, place, std::to_string(I), [](T& sample) -> auto& { return std::get<I>(sample); })...};
+      return typename Batched<T>::type{collate_part(
+          samples, place, std::to_string(I), [](T & sample) -> auto& { return std::get<I>(sample); })...};
     }
     (std::make_index_sequence<std::tuple_size_v<T>>());
   }
@@ -177,8 +181,8 @@ typename Batched<T>::type collate(std::vector<T> samples, const CollatePlace& pl
 
 }  // namespace detail
 
-/// Samples that can be joined without being told how: tensors, numbers, text, and tuples, pairs, vectors, arrays and maps of these;
-/// optionals and structs of tensors.
+/// Samples that can be joined without being told how: tensors, numbers, text, and tuples, pairs, vectors, arrays and maps of
+/// these; optionals and structs of tensors.
 template <class T>
 concept Collatable = detail::HasBatched<T>;
 

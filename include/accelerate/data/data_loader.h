@@ -46,6 +46,10 @@ class LoaderHandle {
   /// How many samples of the last batch of all processes together are no repetition; 0: all, -1: not known.
   int64_t remainder() const;
 
+  /// Sets even_batches of a prepared loader for the passes that begin from now on, and returns what it was. Nothing for loaders
+  /// that do not have a choice: those of iterable datasets, dispatched ones, and that of a single process.
+  std::optional<bool> set_even_batches(bool even_batches);
+
   /// True when an accelerator has prepared it.
   bool prepared() const;
 
@@ -104,7 +108,8 @@ class DataLoader : public detail::LoaderHandle {
  public:
   template <detail::AnyDataset D>
   explicit DataLoader(D dataset, DataLoaderOptions options = {})
-      : LoaderHandle(detail::make_loader(detail::make_reader(std::move(dataset), detail::DefaultCollate()), std::move(options))) {}
+      : LoaderHandle(detail::make_loader(detail::make_reader(std::move(dataset), detail::DefaultCollate()), std::move(options))) {
+  }
 
   /// `collate` is called with a std::vector of samples, with workers by several threads at once.
   template <detail::AnyDataset D, std::invocable<std::vector<detail::SampleOf<D>>> Collate>

@@ -34,12 +34,18 @@ concept HasSize = requires(D& dataset) {
   requires std::integral<decltype(dataset.size())> || std::integral<typename decltype(dataset.size())::value_type>;
 };
 template <class D>
-concept GetsSample = requires(D& dataset, size_t i) { dataset.get(i); };
+concept GetsSample = requires(D& dataset, size_t i) {
+  dataset.get(i);
+};
 template <class D>
-concept GetsRandomSample = requires(D& dataset, size_t i, at::Generator& generator) { dataset.get(i, generator); };
+concept GetsRandomSample = requires(D& dataset, size_t i, at::Generator& generator) {
+  dataset.get(i, generator);
+};
 template <class D>
-concept GetsBatch = requires(D& dataset, const Indices& indices) { dataset.get_batch(indices); } ||
-                    requires(D& dataset, std::span<const int64_t> indices) { dataset.get_batch(indices); };
+concept GetsBatch = requires(D& dataset, const Indices& indices) {
+  dataset.get_batch(indices);
+}
+|| requires(D& dataset, std::span<const int64_t> indices) { dataset.get_batch(indices); };
 template <class D>
 concept IndexedRange = std::ranges::random_access_range<D> && std::ranges::sized_range<D>;
 
@@ -66,8 +72,8 @@ namespace detail {
 class LoaderHandle;
 
 template <class D>
-concept AnyDataset =
-    (MapDataset<DatasetType<D>> || IterableDataset<DatasetType<D>>)&&!std::derived_from<DatasetType<D>, LoaderHandle>;
+concept AnyDataset = (MapDataset<DatasetType<D>> ||
+                      IterableDataset<DatasetType<D>>)&&!std::derived_from<DatasetType<D>, LoaderHandle>;
 
 /// Calls get_batch the way the dataset declares it.
 template <GetsBatch D>

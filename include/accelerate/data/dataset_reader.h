@@ -85,10 +85,6 @@ class MapReader : public BatchType<Batch> {
     }
   }
 
-  Source<Anything> open() const override { return {}; }
-  Anything join(const std::vector<Anything>&) const override { return nullptr; }
-  Anything join_one(const Anything&) const override { return nullptr; }
-
  private:
   static constexpr bool kWhole = GetsBatch<D> && std::is_same_v<Collate, DefaultCollate>;
 
@@ -119,7 +115,9 @@ class IterableReader : public BatchType<Batch> {
     return requires(D & d) { d.set_epoch(int64_t()); };
   }
   std::optional<at::Generator> generator() const override {
-    if constexpr (requires(D & d) { { d.generator() } -> std::convertible_to<at::Generator>; }) {
+    if constexpr (requires(D & d) {
+                    { d.generator() } -> std::convertible_to<at::Generator>;
+                  }) {
       return at::Generator(dataset_->generator());
     } else {
       return std::nullopt;
@@ -153,9 +151,6 @@ class IterableReader : public BatchType<Batch> {
     return lone_sample<Batch>(collate_, *static_cast<const Sample*>(sample.get()));
   }
 
-  Anything read(const Indices&, const SampleSeed&) const override { return nullptr; }
-  Anything read_one(int64_t, const SampleSeed&) const override { return nullptr; }
-
  private:
   std::shared_ptr<D> dataset_;
   Collate collate_;
@@ -169,9 +164,10 @@ constexpr auto batch_type() {
   } else if constexpr (GetsBatch<DatasetType<D>>) {
     return std::type_identity<std::remove_cvref_t<decltype(get_batch_of(std::declval<DatasetType<D>&>(), Indices()))>>();
   } else {
-    static_assert(Collatable<Sample>,
-                  "a sample must hold tensors alone (a struct), or tensors, numbers and text (a tuple, vector or map): else give a "
-                  "function that makes a batch of a std::vector of samples, DataLoader(dataset, collate, options)");
+    static_assert(
+        Collatable<Sample>,
+        "a sample must hold tensors alone (a struct), or tensors, numbers and text (a tuple, vector or map): else give a "
+        "function that makes a batch of a std::vector of samples, DataLoader(dataset, collate, options)");
     if constexpr (Collatable<Sample>) {
       return std::type_identity<typename Batched<Sample>::type>();
     } else {

@@ -37,6 +37,8 @@ class BatchSamplerShard : public BatchSampler {
 
   const std::shared_ptr<BatchSampler>& whole() const { return whole_; }
   const BatchShardOptions& options() const { return options_; }
+  /// For the passes that begin from now on.
+  void set_even_batches(bool even_batches) { options_.even_batches = even_batches; }
 
  private:
   std::shared_ptr<BatchSampler> whole_;

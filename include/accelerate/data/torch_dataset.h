@@ -13,15 +13,17 @@ namespace accelerate {
 /// A dataset of torch::data as one of ours: see torch_dataset.
 template <class D>
 class TorchDataset {
-  static_assert(!D::is_stateful, "a stateful dataset of torch::data hands out batches as it likes and cannot be shared out by "
-                                 "position; write it as a range of samples instead");
+  static_assert(!D::is_stateful,
+                "a stateful dataset of torch::data hands out batches as it likes and cannot be shared out by "
+                "position; write it as a range of samples instead");
 
  public:
   explicit TorchDataset(D dataset) : dataset_(std::move(dataset)) {}
 
   std::optional<size_t> size() const { return dataset_.size(); }
 
-  auto get(size_t index) requires(requires(D& d) { d.get(index); } || requires(D& d) { d.get_batch({index}).front(); }) {
+  auto get(size_t index) requires(
+      requires(D& d) { d.get(index); } || requires(D & d) { d.get_batch({index}).front(); }) {
     if constexpr (requires { dataset_.get(index); }) {
       return plain(dataset_.get(index));
     } else {
@@ -31,7 +33,7 @@ class TorchDataset {
   }
 
   /// Where its own get_batch already stacks.
-  auto get_batch(const Indices& indices) requires(!requires(D& d) { d.get_batch({size_t()}).front(); }) {
+  auto get_batch(const Indices& indices) requires(!requires(D & d) { d.get_batch({size_t()}).front(); }) {
     return plain(dataset_.get_batch(std::vector<size_t>(indices.begin(), indices.end())));
   }
 

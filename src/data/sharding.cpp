@@ -14,7 +14,7 @@ void check_process(const std::string& who, int num_processes, int process_index)
   }
 }
 
-void check_split(const std::string& who, std::optional<int64_t> batch_size, int num_processes) {
+void check_divisible(const std::string& who, std::optional<int64_t> batch_size, int num_processes) {
   if (batch_size && *batch_size % num_processes == 0) return;
   throw UsageError(who + " is to split batches between " + std::to_string(num_processes) + " processes, and the batch size is " +
                    (batch_size ? std::to_string(*batch_size) : "not known") +
@@ -170,7 +170,7 @@ BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSampler> batches, cons
     : whole_(std::move(batches)), options_(options) {
   if (!whole_) throw UsageError("BatchSamplerShard was given no batch sampler; expected one whose batches to share.");
   check_process("BatchSamplerShard", options_.num_processes, options_.process_index);
-  if (options_.split_batches) check_split("BatchSamplerShard", whole_->batch_size(), options_.num_processes);
+  if (options_.split_batches) check_divisible("BatchSamplerShard", whole_->batch_size(), options_.num_processes);
 }
 
 Source<Indices> BatchSamplerShard::batches() {
@@ -225,7 +225,7 @@ IterableRound iterable_round(const IterableShardOptions& options) {
                      "; expected 1 or more.");
   }
   if (options.split_batches && options.batch_size > 1) {
-    check_split("IterableDatasetShard", options.batch_size, options.num_processes);
+    check_divisible("IterableDatasetShard", options.batch_size, options.num_processes);
   }
   const int64_t length = options.split_batches ? options.batch_size : options.batch_size * options.num_processes;
   const int64_t mine = length / options.num_processes;

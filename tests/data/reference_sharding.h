@@ -2,6 +2,8 @@
 
 #include <accelerate/data/sampler.h>
 
+#include <algorithm>
+
 /// Which process gets which sample, once more: on whole lists, by the rules and not by the program. Slow and obvious.
 namespace reference {
 
@@ -66,6 +68,34 @@ inline List shard_stream(const List& samples, Sharing s) {
   s.even = true;
   List result;
   for (const List& piece : shard(samples, s)) result.insert(result.end(), piece.begin(), piece.end());
+  return result;
+}
+
+/// Dispatched batches: those of as many as are read for a step are joined, and every process gets an equal part of the rows.
+/// Where the last rows cannot be divided, as many of the first step's follow as there are processes, and the parts are one
+/// longer: the last ones may find nothing left.
+struct Dispatched {
+  Lists batches;
+  size_t rows_of_last_step = 0;
+};
+inline Dispatched dispatch(const Lists& read, const Sharing& s) {
+  const size_t at_once = s.split ? 1 : s.processes;
+  Lists steps;
+  for (size_t i = 0; i < (s.drop_last ? cut(read, at_once) : read).size(); ++i) {
+    if (i % at_once == 0) steps.emplace_back();
+    steps.back().insert(steps.back().end(), read[i].begin(), read[i].end());
+  }
+  if (steps.empty()) return {};
+  Dispatched result{.batches = {}, .rows_of_last_step = steps.back().size()};
+  const List first(steps[0].begin(), steps[0].begin() + static_cast<ptrdiff_t>(std::min(s.processes, steps[0].size())));
+  const bool uneven = steps.back().size() % s.processes != 0;
+  if (uneven) steps.back().insert(steps.back().end(), first.begin(), first.end());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const bool longer = uneven && i + 1 == steps.size();
+    const size_t rows = longer ? result.rows_of_last_step / s.processes + 1 : steps[i].size() / s.processes;
+    const Lists parts = pieces(steps[i], rows);
+    result.batches.push_back(s.process < parts.size() ? parts[s.process] : List());
+  }
   return result;
 }
 

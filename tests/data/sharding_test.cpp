@@ -4,12 +4,11 @@
 #include <accelerate/data/sharding.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <numeric>
-#include <random>
 #include <sstream>
 
 #include "data/collect.h"
+#include "data/random_cases.h"
 #include "data/reference_sharding.h"
 
 namespace {
@@ -187,21 +186,20 @@ TEST(IterableDatasetShard, WhatCannotBeSharedIsRefused) {
 
 /// A way of sharing, drawn at random.
 struct ShardingCase {
-  explicit ShardingCase(std::mt19937& random) {
-    const auto below = [&random](size_t n) { return static_cast<size_t>(random() % n); };
-    sharing = {.batch_size = 1 + below(7),
-               .processes = 1 + below(6),
+  explicit ShardingCase(random_cases::Dice& dice) {
+    sharing = {.batch_size = 1 + dice.below(7),
+               .processes = 1 + dice.below(6),
                .process = 0,
-               .split = below(2) == 1,
-               .drop_last = below(2) == 1,
-               .even = below(2) == 1};
+               .split = dice.coin(),
+               .drop_last = dice.coin(),
+               .even = dice.coin()};
     if (sharing.split) sharing.batch_size *= sharing.processes;
-    samples.resize(below(3) == 0 ? below(4) : below(70));
+    samples.resize(dice.below(3) == 0 ? dice.below(4) : dice.below(70));
     std::iota(samples.begin(), samples.end(), 0);
-    std::shuffle(samples.begin(), samples.end(), random);
-    skip = static_cast<int64_t>(below(5));
+    for (size_t i = samples.size(); i > 1; --i) std::swap(samples[i - 1], samples[dice.below(i)]);
+    skip = static_cast<int64_t>(dice.below(5));
     for (size_t i = 0; i < samples.size();) {
-      const size_t length = std::min(1 + below(5), samples.size() - i);
+      const size_t length = std::min(1 + dice.below(5), samples.size() - i);
       ragged.emplace_back(samples.begin() + static_cast<ptrdiff_t>(i), samples.begin() + static_cast<ptrdiff_t>(i + length));
       i += length;
     }
@@ -227,11 +225,6 @@ struct ShardingCase {
   ShardBatches ragged;
   int64_t skip;
 };
-
-int number_of_cases() {
-  const char* number = std::getenv("ACCELERATE_TEST_CASES");
-  return number && *number ? std::atoi(number) : 400;
-}
 
 /// Batches of one length in the case's own order.
 std::shared_ptr<accelerate::BatchSampler> batches_of(const ShardingCase& c) {
@@ -276,9 +269,9 @@ void expect_stream_as_the_reference(const ShardingCase& c) {
 }
 
 TEST(Sharding, RandomCasesAreThoseOfTheReference) {
-  std::mt19937 random(20240229);
-  for (int i = 0; i < number_of_cases() && !::testing::Test::HasFailure(); ++i) {
-    ShardingCase c(random);
+  random_cases::Dice dice(1);
+  for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
+    ShardingCase c(dice);
     for (; c.sharing.process < c.sharing.processes; ++c.sharing.process) {
       expect_batches_as_the_reference(c);
       expect_ragged_as_the_reference(c);
@@ -303,9 +296,9 @@ Indices gathered_by_steps(const ShardingCase& c, const std::shared_ptr<accelerat
 }
 
 TEST(Sharding, WhatIsLeftOfTheLastStepAfterTheRemainderIsEverySampleOnceAndInOrder) {
-  std::mt19937 random(4);
-  for (int i = 0; i < number_of_cases() && !::testing::Test::HasFailure(); ++i) {
-    ShardingCase c(random);
+  random_cases::Dice dice(2);
+  for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
+    ShardingCase c(dice);
     c.sharing.even = true;
     c.sharing.drop_last = false;
     const auto whole = batches_of(c);

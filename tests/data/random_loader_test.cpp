@@ -1,0 +1,204 @@
+#include <accelerate/core/error.h>
+#include <accelerate/data/prepared_loader.h>
+#include <torch/torch.h>
+
+#include <forward_list>
+#include <list>
+#include <numeric>
+#include <sstream>
+
+#include "data/random_cases.h"
+#include "data/reference_sharding.h"
+#include "support/together.h"
+
+namespace {
+
+using accelerate::DataLoader;
+using accelerate::LoaderPreparation;
+using reference::List;
+using reference::Lists;
+
+/// A prepared loader, drawn at random, and what the reference says it must give.
+struct LoaderCase {
+  enum Kind { map, iterable, unsized };
+
+  LoaderCase(random_cases::Dice& dice, size_t processes) : samples(dice.below(4) == 0 ? dice.below(4) : dice.below(50)) {
+    sharing = {.batch_size = 1 + dice.below(5),
+               .processes = processes,
+               .process = 0,
+               .split = dice.coin(),
+               .drop_last = dice.coin(),
+               .even = dice.coin()};
+    if (sharing.split) sharing.batch_size *= processes;
+    kind = static_cast<Kind>(dice.below(3));
+    shuffle = dice.coin() && kind == map && !samples.empty();
+    seed = static_cast<int64_t>(dice.below(100));
+    workers = dice.below(4) == 0 ? 1 + static_cast<int>(dice.below(2)) : 0;
+    skip = dice.coin() ? dice.below(4) : 0;
+    std::iota(samples.begin(), samples.end(), 0);
+  }
+
+  /// The dataset's samples in the order of a pass.
+  List order(int64_t epoch) const {
+    if (!shuffle) return samples;
+    const at::Tensor drawn =
+        torch::randperm(std::ssize(samples), at::detail::createCPUGenerator(static_cast<uint64_t>(seed + epoch)), torch::kLong);
+    return {drawn.const_data_ptr<int64_t>(), drawn.const_data_ptr<int64_t>() + drawn.numel()};
+  }
+
+  /// The batches of a pass before they are shared out.
+  Lists whole(int64_t epoch) const {
+    const List ordered = order(epoch);
+    return reference::pieces(sharing.drop_last ? reference::cut(ordered, sharing.batch_size) : ordered, sharing.batch_size);
+  }
+
+  size_t share() const { return sharing.split ? sharing.batch_size / sharing.processes : sharing.batch_size; }
+
+  Lists expected_batches(int64_t epoch) const {
+    if (sharing.processes == 1) return whole(epoch);
+    return kind == map ? reference::shard(order(epoch), sharing)
+                       : reference::pieces(reference::shard_stream(samples, sharing), share());
+  }
+
+  /// How many samples a process is said to have of a stream.
+  size_t stream_length() const {
+    return sharing.processes == 1 ? samples.size() : reference::stream_length(samples.size(), sharing);
+  }
+
+  /// The number of batches that Python says there are; -1: that is not known.
+  int64_t expected_size() const {
+    if (kind == unsized) return -1;
+    if (kind == map) {
+      const size_t all = whole(0).size();
+      const size_t mine = sharing.processes == 1 ? all : reference::shard_length(all, sharing);
+      return static_cast<int64_t>(mine - std::min(skip, mine));
+    }
+    const List said(stream_length());
+    return std::ssize(reference::pieces(sharing.drop_last ? reference::cut(said, share()) : said, share()));
+  }
+
+  /// How many samples of the last step are no repetition as far as Python knows; 0: all, -1: not known.
+  int64_t expected_remainder() const {
+    if (sharing.drop_last || kind == unsized || (kind == map && skip > 0)) return -1;
+    if (kind == iterable) return static_cast<int64_t>(stream_length() % share());
+    return static_cast<int64_t>(samples.size() % (share() * sharing.processes));
+  }
+
+  DataLoader<at::Tensor> loader() const {
+    const accelerate::DataLoaderOptions options{.batch_size = static_cast<int64_t>(sharing.batch_size),
+                                                .shuffle = shuffle,
+                                                .num_workers = workers,
+                                                .drop_last = sharing.drop_last};
+    if (kind == iterable) return DataLoader(std::list<int64_t>(samples.begin(), samples.end()), options);
+    if (kind == unsized) return DataLoader(std::forward_list<int64_t>(samples.begin(), samples.end()), options);
+    return DataLoader(samples, options);
+  }
+
+  accelerate::DataLoaderConfiguration configuration(bool dispatch) const {
+    return {.split_batches = sharing.split,
+            .dispatch_batches = dispatch,
+            .even_batches = sharing.even,
+            .use_seedable_sampler = true,
+            .data_seed = seed};
+  }
+
+  std::string text() const {
+    std::ostringstream out;
+    out << (kind == map        ? "map"
+            : kind == iterable ? "iterable"
+                               : "unsized")
+        << " of " << samples.size() << ", batches of " << sharing.batch_size << ", process " << sharing.process << " of "
+        << sharing.processes << (sharing.split ? ", split" : "") << (sharing.drop_last ? ", drop_last" : "")
+        << (sharing.even ? ", even" : "") << (shuffle ? ", shuffled by " : ", seed ") << seed << ", " << workers
+        << " workers, skip " << skip;
+    return out.str();
+  }
+
+  reference::Sharing sharing;
+  List samples;
+  Kind kind;
+  bool shuffle;
+  int64_t seed;
+  int workers;
+  size_t skip;
+};
+
+/// What a pass over a loader shows.
+struct SeenPass {
+  Lists batches;
+  std::vector<size_t> ends;
+  int64_t remainder = -1;
+};
+
+SeenPass see_pass(const DataLoader<at::Tensor>& loader) {
+  SeenPass seen;
+  for (const at::Tensor& batch : loader) {
+    if (loader.end_of_dataloader()) seen.ends.push_back(seen.batches.size());
+    seen.remainder = loader.remainder();
+    seen.batches.emplace_back(batch.const_data_ptr<int64_t>(), batch.const_data_ptr<int64_t>() + batch.numel());
+  }
+  return seen;
+}
+
+int64_t size_or_unknown(const DataLoader<at::Tensor>& loader) {
+  try {
+    return loader.size();
+  } catch (const accelerate::UsageError&) {
+    return -1;
+  }
+}
+
+/// The batches that are left, and that the last of them is known as such.
+void expect_pass(const SeenPass& seen, Lists expected, size_t skip, int64_t remainder, const std::string& text) {
+  expected.erase(expected.begin(), expected.begin() + std::min<ptrdiff_t>(static_cast<ptrdiff_t>(skip), std::ssize(expected)));
+  EXPECT_EQ(seen.batches, expected) << text;
+  EXPECT_EQ(seen.ends, expected.empty() ? std::vector<size_t>() : std::vector<size_t>{expected.size() - 1}) << text;
+  if (!expected.empty()) {
+    EXPECT_EQ(seen.remainder, remainder) << text;
+  }
+}
+
+TEST(RandomLoader, PreparedLoadersAreThoseOfTheReference) {
+  const accelerate::ProcessState state({.cpu = true, .environment = [](const std::string&) { return std::nullopt; }});
+  random_cases::Dice dice(3);
+  for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
+    LoaderCase c(dice, 1 + dice.below(4));
+    for (; c.sharing.process < c.sharing.processes; ++c.sharing.process) {
+      LoaderPreparation preparation{.state = state,
+                                    .configuration = c.configuration(false),
+                                    .num_processes = static_cast<int>(c.sharing.processes),
+                                    .process_index = static_cast<int>(c.sharing.process)};
+      const auto all = prepare_data_loader(c.loader(), preparation);
+      const auto loader = c.skip > 0 ? skip_first_batches(all, static_cast<int64_t>(c.skip)) : all;
+      expect_pass(see_pass(loader), c.expected_batches(0), c.skip, c.expected_remainder(), c.text());
+      EXPECT_EQ(size_or_unknown(loader), c.expected_size()) << c.text();
+      if (c.skip == 0 && !c.samples.empty() && !c.expected_batches(0).empty()) {
+        EXPECT_EQ(see_pass(loader).batches, c.expected_batches(1)) << "in the next epoch, " << c.text();
+      }
+    }
+  }
+}
+
+class TogetherRandomLoader : public Together {};
+
+TEST_F(TogetherRandomLoader, DispatchedLoadersAreThoseOfTheReference) {
+  random_cases::Dice dice(4);
+  for (int i = 0; i < random_cases::count() / 4; ++i) {
+    LoaderCase c(dice, static_cast<size_t>(world()));
+    c.sharing.process = static_cast<size_t>(rank());
+    Lists read = c.whole(0);
+    const size_t unread = c.kind == LoaderCase::map ? std::min(c.skip, read.size()) : 0;
+    read.erase(read.begin(), read.begin() + static_cast<ptrdiff_t>(unread));
+    const reference::Dispatched expected = reference::dispatch(read, c.sharing);
+    const auto all = prepare_data_loader(c.loader(), LoaderPreparation{.state = state(), .configuration = c.configuration(true)});
+    const auto loader = c.skip > 0 ? skip_first_batches(all, static_cast<int64_t>(c.skip)) : all;
+    if (expected.batches.empty()) {
+      EXPECT_THROW(see_pass(loader), accelerate::UsageError) << c.text();
+      continue;
+    }
+    expect_pass(see_pass(loader), expected.batches, c.kind == LoaderCase::map ? 0 : c.skip,
+                static_cast<int64_t>(expected.rows_of_last_step), c.text());
+  }
+}
+
+}  // namespace

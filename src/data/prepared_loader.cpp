@@ -37,6 +37,16 @@ void check_split(const Reading& reading, int num_processes) {
   }
 }
 
+/// The same batches over another sampler.
+std::shared_ptr<BatchSampler> with_sampler(const std::shared_ptr<BatchSampler>& batches,
+                                           const std::shared_ptr<Sampler>& sampler) {
+  if (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches.get())) {
+    return std::make_shared<SkipBatchSampler>(with_sampler(skipping->whole(), sampler), skipping->skip_batches());
+  }
+  return std::make_shared<SamplerBatches>(
+      sampler, BatchOptions{.batch_size = batches->batch_size().value_or(1), .drop_last = batches->drop_last()});
+}
+
 /// The same order from a seed and the number of the pass.
 void make_seedable(Reading& reading, const DataLoaderConfiguration& configuration) {
   const auto* random = dynamic_cast<const RandomSampler*>(reading.sampler.get());
@@ -44,11 +54,7 @@ void make_seedable(Reading& reading, const DataLoaderConfiguration& configuratio
   SeedableSamplerOptions seeds;
   if (configuration.data_seed) seeds.data_seed = static_cast<uint64_t>(*configuration.data_seed);
   reading.sampler = std::make_shared<SeedableRandomSampler>(*random, seeds);
-  if (reading.batches) {
-    reading.batches = std::make_shared<SamplerBatches>(
-        reading.sampler,
-        BatchOptions{.batch_size = reading.batches->batch_size().value_or(1), .drop_last = reading.batches->drop_last()});
-  }
+  if (reading.batches) reading.batches = with_sampler(reading.batches, reading.sampler);
 }
 
 void shard_stream(Reading& reading, bool split_batches, int num_processes, int process_index) {

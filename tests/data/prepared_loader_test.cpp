@@ -270,6 +270,17 @@ TEST_F(PreparedLoader, SkippedBatchesAreOfTheSameEpoch) {
   EXPECT_EQ(prepared_batches(accelerate::skip_first_batches(stream, 1)), (PreparedBatches{{4, 5}, {8, 9}}));
 }
 
+TEST_F(PreparedLoader, ALoaderThatSkipsCanBePreparedToo) {
+  const DataLoader loader(counted(10), {.batch_size = 2, .shuffle = true});
+  const DataLoaderConfiguration seeded{.use_seedable_sampler = true, .data_seed = 3};
+  const auto all = prepared_batches(prepare_data_loader(loader, alone(seeded)));
+  const auto rest = prepared_batches(prepare_data_loader(accelerate::skip_first_batches(loader, 2), alone(seeded)));
+  EXPECT_EQ(rest, PreparedBatches(all.begin() + 2, all.end()));
+  const DataLoader stream(counted_stream(10), {.batch_size = 2});
+  EXPECT_EQ(prepared_batches(prepare_data_loader(accelerate::skip_first_batches(stream, 1), one_of(2, 1))),
+            (PreparedBatches{{6, 7}, {0, 1}}));
+}
+
 TEST_F(PreparedLoader, AStreamIsToldItsEpoch) {
   auto loader = prepare_data_loader(DataLoader(EpochStream{}, {.batch_size = 6}), alone());
   EXPECT_EQ(prepared_batches(loader)[0][1], 1);

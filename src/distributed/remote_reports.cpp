@@ -13,14 +13,14 @@ constexpr std::chrono::milliseconds kPoll{50};
 constexpr std::chrono::seconds kStopPatience{2};
 
 template <class Plain>
-void put(std::string& bytes, const Plain& value) {
+void put_plain(std::string& bytes, const Plain& value) {
   static_assert(std::is_trivially_copyable_v<Plain>);
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 /// False when there are not enough bytes left.
 template <class Plain>
-bool take(std::string_view& bytes, Plain& value) {
+bool take_plain(std::string_view& bytes, Plain& value) {
   static_assert(std::is_trivially_copyable_v<Plain>);
   if (bytes.size() < sizeof(value)) return false;
   std::memcpy(&value, bytes.data(), sizeof(value));
@@ -31,12 +31,12 @@ bool take(std::string_view& bytes, Plain& value) {
 bool take_entry(std::string_view& bytes, RankEntry& entry) {
   Activity activity;
   uint64_t calls = 0;
-  if (!take(bytes, entry.ending) || !take(bytes, entry.ended) || !take(bytes, entry.joined) || !take(bytes, entry.read) ||
-      !take(bytes, activity) || !take(bytes, calls) || calls > LogbookPage::kCalls)
+  if (!take_plain(bytes, entry.ending) || !take_plain(bytes, entry.ended) || !take_plain(bytes, entry.joined) ||
+      !take_plain(bytes, entry.read) || !take_plain(bytes, activity) || !take_plain(bytes, calls) || calls > LogbookPage::kCalls)
     return false;
   if (activity.began != 0) entry.activity = activity;
   entry.calls.resize(calls);
-  return std::all_of(entry.calls.begin(), entry.calls.end(), [&](Call& call) { return take(bytes, call); });
+  return std::all_of(entry.calls.begin(), entry.calls.end(), [&](Call& call) { return take_plain(bytes, call); });
 }
 
 std::vector<uint8_t> as_bytes(const std::string& text) { return {text.begin(), text.end()}; }
@@ -46,19 +46,19 @@ std::vector<uint8_t> as_bytes(const std::string& text) { return {text.begin(), t
 std::string pack(const NumberedReports& reports) {
   std::string bytes;
   for (const auto& [rank, report] : reports) {
-    put(bytes, rank);
-    put(bytes, report.presence);
-    put(bytes, report.pid);
-    put(bytes, static_cast<int64_t>(report.entry.has_value()));
+    put_plain(bytes, rank);
+    put_plain(bytes, report.presence);
+    put_plain(bytes, report.pid);
+    put_plain(bytes, static_cast<int64_t>(report.entry.has_value()));
     if (!report.entry) continue;
     const RankEntry& entry = *report.entry;
-    put(bytes, entry.ending);
-    put(bytes, entry.ended);
-    put(bytes, entry.joined);
-    put(bytes, entry.read);
-    put(bytes, entry.activity.value_or(Activity()));
-    put(bytes, static_cast<uint64_t>(entry.calls.size()));
-    for (const Call& call : entry.calls) put(bytes, call);
+    put_plain(bytes, entry.ending);
+    put_plain(bytes, entry.ended);
+    put_plain(bytes, entry.joined);
+    put_plain(bytes, entry.read);
+    put_plain(bytes, entry.activity.value_or(Activity()));
+    put_plain(bytes, static_cast<uint64_t>(entry.calls.size()));
+    for (const Call& call : entry.calls) put_plain(bytes, call);
   }
   return bytes;
 }
@@ -68,7 +68,9 @@ NumberedReports unpack(std::string_view bytes) {
   while (!bytes.empty()) {
     int64_t rank = 0, with_entry = 0;
     RankReport report;
-    if (!take(bytes, rank) || !take(bytes, report.presence) || !take(bytes, report.pid) || !take(bytes, with_entry)) break;
+    if (!take_plain(bytes, rank) || !take_plain(bytes, report.presence) || !take_plain(bytes, report.pid) ||
+        !take_plain(bytes, with_entry))
+      break;
     if (with_entry != 0 && !take_entry(bytes, report.entry.emplace())) break;
     reports.emplace_back(rank, std::move(report));
   }
@@ -121,7 +123,7 @@ void RemoteReports::answer_questions() {
 
 void RemoteReports::answer(int64_t question) {
   std::string bytes;
-  put(bytes, question);
+  put_plain(bytes, question);
   bytes += pack(look_());
   with_store([&](c10d::Store& store) { store.set("answer/" + std::to_string(rank_), as_bytes(bytes)); });
 }
@@ -157,7 +159,7 @@ NumberedReports RemoteReports::ask(const std::vector<int64_t>& ranks, std::chron
         const auto value = store.get(key);
         std::string_view bytes(reinterpret_cast<const char*>(value.data()), value.size());
         int64_t answered = 0;
-        if (!take(bytes, answered) || answered < question) continue;
+        if (!take_plain(bytes, answered) || answered < question) continue;
         for (auto& report : unpack(bytes)) reports.push_back(std::move(report));
       }
       std::this_thread::sleep_for(kPoll);

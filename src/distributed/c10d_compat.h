@@ -1,7 +1,7 @@
 #pragma once
 
 // c10d as this library uses it. What differs between LibTorch releases is settled here and nowhere else.
-// Built and run against 2.13.0 (CPU) and 2.11.0+cu130.
+// Built and run against 2.13.0 (CPU), and, but for the reducer, against 2.11.0+cu130.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -28,7 +28,10 @@ constexpr std::chrono::milliseconds kLostLook{1000};
 /// How long a rank that waits for a key sleeps before it looks again: at first, and at most.
 constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{20000};
 
-std::string place(std::source_location where) { return std::string(where.file_name()) + ":" + std::to_string(where.line()); }
+/// Where a call was made; nothing where it cannot be known.
+std::string at_place(std::source_location where) {
+  return where.line() == 0 ? "" : std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
+}
 
 at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kByte)); }
 
@@ -161,7 +164,7 @@ c10d::Backend& Communicator::backend_for(at::DeviceType device) {
 }
 
 void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
-  std::string story = std::string(call) + " at " + place(where) + " failed on rank " + std::to_string(rank_) + " of " +
+  std::string story = std::string(call) + at_place(where) + " failed on rank " + std::to_string(rank_) + " of " +
                       std::to_string(size_) + ": ";
   story += detective_ ? detective_->explain(reason) + "\nThe backend's words: " + reason : reason;
   if (logbook_) logbook_->end(Ending::failed);
@@ -175,7 +178,7 @@ void Communicator::fail(const char* call, std::source_location where, const std:
 void Communicator::check_usable(const char* call, std::source_location where) {
   if (!failed_) return;
   const std::lock_guard lock(story_mutex_);
-  throw DistributedError(std::string(call) + " at " + place(where) + " cannot run: the group is unusable since " + story_);
+  throw DistributedError(std::string(call) + at_place(where) + " cannot run: the group is unusable since " + story_);
 }
 
 template <class Action>
@@ -317,7 +320,7 @@ void Communicator::expect_waiting() {
 
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {
   // The place is told and not compared: the same call may stand in two branches of an if.
-  const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + place(where), call, where);
+  const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + at_place(where), call, where);
   const auto field = [](const std::string& wish, int number) {
     size_t begin = 0;
     while (number-- > 0) begin = wish.find('\n', begin) + 1;
@@ -329,7 +332,7 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   };
   const bool same_call = all_have_the_same(0);
   if (same_call && all_have_the_same(1)) return;
-  std::string story = std::string(call) + " at " + place(where) + " cannot run: ";
+  std::string story = std::string(call) + at_place(where) + " cannot run: ";
   story +=
       same_call
           ? "the processes do not agree on what to exchange. Make shapes and dtypes equal, for example with pad_across_processes."
@@ -337,7 +340,7 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   for (size_t rank = 0; rank < wishes.size(); ++rank) {
     const std::string& wish = wishes[rank];
     story += "\n  - Process " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
-             field(wish, 1) + " at " + field(wish, 2);
+             field(wish, 1) + field(wish, 2);
   }
   throw DistributedError(story);
 }

@@ -169,7 +169,9 @@ std::string headline(const std::vector<RankReport>& reports) {
 }  // namespace
 
 std::string describe(const Call& call) {
-  return fmt::format("{} (call {}) at {}:{}", exchanged(call), call.number, call.file.data(), call.line);
+  // A place that cannot be known has line 0.
+  const std::string place = call.line == 0 ? "" : fmt::format(" at {}:{}", call.file.data(), call.line);
+  return fmt::format("{} (call {}){}", exchanged(call), call.number, place);
 }
 
 const Call* waiting_call(const RankEntry& entry) {

@@ -39,31 +39,30 @@ class Accelerator : public ProcessControl {
   /// Everything that takes part in training, made fit for this process, in the order given: a tuple, or the object itself
   /// when there is one. Preparing what was prepared gives the same again. UsageError for an optimizer none of whose parameters
   /// is in a prepared model, and for a scheduler whose optimizer was not prepared.
+  template <Preparable T>
+  auto prepare(T&& object, std::source_location where = std::source_location::current()) {
+    return prepare_one(std::forward<T>(object), {}, where);
+  }
+  template <Preparable A, Preparable B>
+  auto prepare(A&& a, B&& b, std::source_location where = std::source_location::current()) {
+    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b));
+  }
+  template <Preparable A, Preparable B, Preparable C>
+  auto prepare(A&& a, B&& b, C&& c, std::source_location where = std::source_location::current()) {
+    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c));
+  }
+  template <Preparable A, Preparable B, Preparable C, Preparable D>
+  auto prepare(A&& a, B&& b, C&& c, D&& d, std::source_location where = std::source_location::current()) {
+    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c), std::forward<D>(d));
+  }
+  /// Five and more: behind so many C++ has no place for the source line, so errors do not name it.
   template <Preparable... Objects>
-  auto prepare(Objects&&... objects) {
-    return prepare(PrepareOptions{}, std::forward<Objects>(objects)...);
+  requires(sizeof...(Objects) > 4) auto prepare(Objects&&... objects) {
+    return prepare_all({}, {}, std::forward<Objects>(objects)...);
   }
   template <Preparable... Objects>
   auto prepare(const PrepareOptions& options, Objects&&... objects) {
-    check_placements(options, sizeof...(Objects));
-    std::tuple<std::optional<decltype(prepare_one(std::forward<Objects>(objects), {}))>...> made;
-    const auto placement = [&](size_t i) {
-      return options.device_placement.empty() ? std::optional<bool>() : std::optional<bool>(options.device_placement[i]);
-    };
-    // What another needs comes first: optimizers look for their models, schedulers for their optimizers.
-    for (int phase = 0; phase < 3; ++phase) {
-      [&]<size_t... I>(std::index_sequence<I...>) {
-        ((phase_of<Objects>() == phase ? void(std::get<I>(made).emplace(prepare_one(std::forward<Objects>(objects), placement(I))))
-                                       : void()),
-         ...);
-      }
-      (std::index_sequence_for<Objects...>());
-    }
-    if constexpr (sizeof...(Objects) == 1) {
-      return std::move(*std::get<0>(made));
-    } else {
-      return std::apply([](auto&... each) { return std::tuple<typename std::remove_cvref_t<decltype(each)>::value_type...>(std::move(*each)...); }, made);
-    }
+    return prepare_all(options, {}, std::forward<Objects>(objects)...);
   }
 
   /// A module on its device, with the main process's weights, whose gradients are the mean over all processes.
@@ -173,11 +172,30 @@ class Accelerator : public ProcessControl {
     using Object = std::remove_cvref_t<T>;
     return detail::PreparesScheduler<Object> ? 2 : detail::PreparesOptimizer<Object> ? 1 : 0;
   }
+  template <Preparable... Objects>
+  auto prepare_all(const PrepareOptions& options, std::source_location where, Objects&&... objects) {
+    check_placements(options, sizeof...(Objects));
+    std::tuple<std::optional<decltype(prepare_one(std::forward<Objects>(objects), {}, where))>...> made;
+    const auto placement = [&](size_t i) {
+      return options.device_placement.empty() ? std::optional<bool>() : std::optional<bool>(options.device_placement[i]);
+    };
+    const auto make = [&]<size_t I, class T>(std::integral_constant<size_t, I>, T&& object, int phase) {
+      if (phase_of<T>() == phase) std::get<I>(made).emplace(prepare_one(std::forward<T>(object), placement(I), where));
+    };
+    // What another needs comes first: optimizers look for their models, schedulers for their optimizers.
+    for (int phase = 0; phase < 3; ++phase) {
+      [&]<size_t... I>(std::index_sequence<I...>) {
+        (make(std::integral_constant<size_t, I>(), std::forward<Objects>(objects), phase), ...);
+      }
+      (std::index_sequence_for<Objects...>());
+    }
+    return std::apply([](auto&... each) { return std::tuple(std::move(*each)...); }, made);
+  }
   template <class T>
-  auto prepare_one(T&& object, std::optional<bool> placement) {
+  auto prepare_one(T&& object, std::optional<bool> placement, std::source_location where) {
     using Object = std::remove_cvref_t<T>;
     if constexpr (detail::PreparesModel<Object>) {
-      return prepare_model(object, {.device_placement = placement}, {});
+      return prepare_model(object, {.device_placement = placement}, where);
     } else if constexpr (detail::PreparesLoader<Object>) {
       return prepare_data_loader(object, {.device_placement = placement});
     } else if constexpr (detail::PreparesOptimizer<Object>) {

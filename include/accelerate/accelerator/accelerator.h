@@ -189,7 +189,11 @@ class Accelerator : public ProcessControl {
       }
       (std::index_sequence_for<Objects...>());
     }
-    return std::apply([](auto&... each) { return std::tuple(std::move(*each)...); }, made);
+    if constexpr (sizeof...(Objects) == 1) {
+      return std::move(*std::get<0>(made));
+    } else {
+      return std::apply([](auto&... each) { return std::tuple(std::move(*each)...); }, made);
+    }
   }
   template <class T>
   auto prepare_one(T&& object, std::optional<bool> placement, std::source_location where) {

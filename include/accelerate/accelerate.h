@@ -32,11 +32,13 @@
 #include <accelerate/training/torch_schedulers.h>
 #include <accelerate/training/warmup_schedulers.h>
 
+#include <accelerate/data/batch_sampler.h>
 #include <accelerate/data/data_loader.h>
 #include <accelerate/data/gather_for_metrics.h>
 #include <accelerate/data/prepared_loader.h>
 #include <accelerate/data/random_sampler.h>
 #include <accelerate/data/sampler.h>
+#include <accelerate/data/sharding.h>
 #include <accelerate/data/tensor_dataset.h>
 #include <accelerate/data/torch_dataset.h>
 

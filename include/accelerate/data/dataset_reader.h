@@ -128,7 +128,7 @@ class IterableReader : public BatchType<Batch> {
     // The iterators are made at the first call, by the thread that reads. They and the dataset live as long as the source.
     struct Walk {
       std::shared_ptr<D> dataset;
-      std::optional<std::ranges::iterator_t<D>> at = {};
+      std::optional<IteratorOf<D>> at = {};
     };
     return [walk = std::make_shared<Walk>(Walk{dataset_})]() -> std::optional<Anything> {
       if (walk->at) {

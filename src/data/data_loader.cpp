@@ -50,6 +50,8 @@ SampleSeed LoaderCore::sample_seed() const {
   return {generator.current_seed(), iteration};
 }
 
+std::optional<int64_t> LoaderHandle::known_size() const { return core_->length(); }
+
 int64_t LoaderHandle::size() const { return known(core_->length(), "the number of batches (size)", core_->reading); }
 
 std::optional<int64_t> LoaderHandle::batch_size() const {

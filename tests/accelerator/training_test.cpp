@@ -1,6 +1,8 @@
 // The training loop as a whole, on 1 to 4 processes.
 #include <torch/torch.h>
 
+#include <forward_list>
+
 #include "support/together.h"
 
 namespace {
@@ -257,6 +259,19 @@ TEST_F(TogetherTraining, MetricsOfStructsCountTensorsAndObjectsOnce) {
   }
   EXPECT_EQ(scores, 11);
   EXPECT_EQ(names, 11u);
+}
+
+TEST(Training, ProgressOverALoaderShowsItsLengthWhereItIsKnown) {
+  Accelerator a({.cpu = true});
+  accelerate::DataLoader unsized(std::forward_list<int64_t>{1, 2, 3}, {.batch_size = 2});
+  EXPECT_FALSE(unsized.known_size());
+  EXPECT_THROW(unsized.size(), UsageError);
+  auto loader = a.prepare(unsized);
+  int64_t batches = 0;
+  for ([[maybe_unused]] auto& batch : a.progress(loader, {.disable = true})) ++batches;
+  EXPECT_EQ(batches, 2);
+  accelerate::DataLoader sized(std::vector<int64_t>{1, 2, 3}, {.batch_size = 2});
+  EXPECT_EQ(a.prepare(sized).known_size(), 2);
 }
 
 TEST(Training, Fp8IsRefusedAndFp16OnACpuCalculatesInFloat32) {

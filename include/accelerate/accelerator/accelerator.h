@@ -202,10 +202,15 @@ class Accelerator : public ProcessControl {
       return prepare_model(object, {.device_placement = placement}, where);
     } else if constexpr (detail::PreparesLoader<Object>) {
       return prepare_data_loader(object, {.device_placement = placement});
-    } else if constexpr (detail::PreparesOptimizer<Object>) {
-      return prepare_optimizer(object, {.device_placement = placement});
     } else {
-      return prepare_scheduler(object);
+      constexpr bool is_handle = !std::is_void_v<typename detail::pointee<Object>::type> ||
+                                 std::same_as<Object, AcceleratedOptimizer> || std::same_as<Object, AcceleratedScheduler>;
+      static_assert(is_handle || std::is_lvalue_reference_v<T>, "an optimizer or scheduler must outlive what is prepared from it");
+      if constexpr (detail::PreparesOptimizer<Object>) {
+        return prepare_optimizer(object, {.device_placement = placement});
+      } else {
+        return prepare_scheduler(object);
+      }
     }
   }
   static ProcessState join(AcceleratorOptions& options);

@@ -135,10 +135,11 @@ class ProgressRange {
  public:
   /// Shows a bar unless `options` disable it: whether this process is the one to show is the caller's to say.
   ProgressRange(Range&& range, ProgressOptions options) : range_(std::forward<Range>(range)), options_(std::move(options)) {
-    if constexpr (requires {
-                    { std::size(range_) } -> std::convertible_to<int64_t>;
-                  }) {
-      if (!options_.total) options_.total = static_cast<int64_t>(std::size(range_));
+    if (options_.total) return;
+    if constexpr (requires { options_.total = range_.known_size(); }) {
+      options_.total = range_.known_size();  // a loader may not know how long it is
+    } else if constexpr (requires { static_cast<int64_t>(std::size(range_)); }) {
+      options_.total = static_cast<int64_t>(std::size(range_));
     }
   }
 

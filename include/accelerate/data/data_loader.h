@@ -28,6 +28,8 @@ class LoaderHandle {
 
   /// How many batches a pass of this process has. UsageError when the dataset does not know its size.
   int64_t size() const;
+  /// The same, or nothing.
+  std::optional<int64_t> known_size() const;
   /// Samples in a batch of the loader as it was made; nothing when it was made without, or with batches of the user's own.
   std::optional<int64_t> batch_size() const;
   /// Samples that all processes together take in a step. UsageError when batches vary.

@@ -62,7 +62,9 @@ void check_can_fork(const char* launcher) {
   }
   if (uses_cuda()) {
     throw UsageError(
-        fmt::format("{}: this program has used CUDA, which its copies then cannot. Leave that to the function.", launcher));
+        fmt::format("{}: this program has used CUDA, which its copies then cannot. Leave that to the function; a backward pass "
+                    "on the CPU counts too, since it starts a thread for every GPU.",
+                    launcher));
   }
 }
 

@@ -70,8 +70,8 @@ SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tenso
 
 }  // namespace
 
-void save_file(const TensorDict& tensors, const std::filesystem::path& path) {
-  const Busy busy("save_file", path.string());
+void save_file(const TensorDict& tensors, const std::string& path) {
+  const Busy busy("save_file", path);
   require_safetensors(path);
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) entries.push_back(describe_entry(name, tensor));
@@ -86,8 +86,8 @@ void save_file(const TensorDict& tensors, const std::filesystem::path& path) {
   file.commit();
 }
 
-TensorDict load_file(const std::filesystem::path& path, c10::Device device) {
-  const Busy busy("load_file", path.string());
+TensorDict load_file(const std::string& path, c10::Device device) {
+  const Busy busy("load_file", path);
   require_safetensors(path);
   const InputFile file(path);
   std::string start(std::min<uint64_t>(8, file.size()), '\0');

@@ -37,8 +37,13 @@ class StateDict {
   std::vector<Item>::const_iterator end() const;
   bool operator==(const StateDict& other) const;
 
+  /// Names that are numbers in Python's files, as those of an optimizer's parameters: text here, numbers in a file.
+  void set_numbered(bool numbered) { numbered_ = numbered; }
+  bool is_numbered() const { return numbered_; }
+
  private:
   std::vector<Item> items_;
+  bool numbered_ = false;
 };
 
 /// Plain data of any shape: nothing, a truth value, a number, text, a tensor, or a list, tuple or dictionary of these.

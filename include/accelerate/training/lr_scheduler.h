@@ -1,6 +1,6 @@
 #pragma once
 
-#include <accelerate/training/state_fields.h>
+#include <accelerate/checkpoint/state_fields.h>
 
 #include <chrono>
 #include <cstdint>

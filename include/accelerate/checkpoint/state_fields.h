@@ -26,6 +26,9 @@ class StateFields {
   void operator()(std::string_view name, std::string& variable);
   void operator()(std::string_view name, std::vector<int64_t>& variable);
   void operator()(std::string_view name, std::vector<double>& variable);
+  /// An undefined tensor is absent from the state. What is read is copied to the device of `like`, and to its dtype where
+  /// both are floating-point numbers.
+  void operator()(std::string_view name, at::Tensor& variable, const at::Tensor& like);
   /// Any other variable: `write` gives it as a value, `read` takes a value apart and returns what sets the variable to it.
   void operator()(std::string_view name, const std::function<Value()>& write,
                   const std::function<std::function<void()>(const Value&)>& read);

@@ -1,5 +1,5 @@
+#include <accelerate/checkpoint/state_fields.h>
 #include <accelerate/core/error.h>
-#include <accelerate/training/state_fields.h>
 
 namespace accelerate {
 
@@ -46,6 +46,21 @@ void StateFields::operator()(std::string_view name, double& variable) { plain(na
 void StateFields::operator()(std::string_view name, std::string& variable) { plain(name, variable); }
 void StateFields::operator()(std::string_view name, std::vector<int64_t>& variable) { plain(name, variable); }
 void StateFields::operator()(std::string_view name, std::vector<double>& variable) { plain(name, variable); }
+
+void StateFields::operator()(std::string_view name, at::Tensor& variable, const at::Tensor& like) {
+  if (!source_ && !variable.defined()) return;
+  (*this)(
+      name, [&] { return Value(variable); },
+      [&](const Value& value) -> std::function<void()> {
+        if (value.is_none()) return [&variable] { variable = at::Tensor(); };
+        const auto& read = value.as<at::Tensor>();
+        const bool same_kind = read.is_floating_point() && like.is_floating_point();
+        // A copy: the object must not change with the dictionary that it was loaded from.
+        auto copy =
+            read.to(like.device(), same_kind ? like.scalar_type() : read.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+        return [&variable, copy] { variable = copy; };
+      });
+}
 
 void StateFields::operator()(std::string_view name, const std::function<Value()>& write,
                              const std::function<std::function<void()>(const Value&)>& read) {

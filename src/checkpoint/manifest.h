@@ -18,7 +18,7 @@ struct FileRecord {
 
 /// The list of all files of a checkpoint. It is written last, so a folder that has one had all of them.
 struct Manifest {
-  std::vector<FileRecord> files;
+  std::vector<FileRecord> files = {};
   /// Processes that saved together.
   int num_processes = 1;
 };

@@ -34,12 +34,17 @@ class ReaderPlan : public BatchPlan {
 
 class IndexedPlan : public ReaderPlan {
  public:
-  IndexedPlan(const Reading& reading, const SampleSeed& seed) : ReaderPlan(reading), seed_(seed) {
+  IndexedPlan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared) : ReaderPlan(reading), seed_(seed) {
+    if (auto* shard = dynamic_cast<BatchSamplerShard*>(reading.batches.get())) {
+      batches_ = shard->batches_after(skip_shared);
+      return;
+    }
     if (batched_) {
       batches_ = reading.batches->batches();
     } else {
       indices_ = reading.sampler->indices();
     }
+    for (int64_t i = 0; i < skip_shared; ++i) next();
   }
 
   std::optional<Ingredients> next() override {
@@ -65,11 +70,13 @@ class IndexedPlan : public ReaderPlan {
 
 class StreamPlan : public ReaderPlan {
  public:
-  explicit StreamPlan(const Reading& reading)
+  StreamPlan(const Reading& reading, int64_t skip_shared)
       : ReaderPlan(reading),
         samples_(reading.reader->open()),
         batch_size_(reading.iterable_batch.value_or(1)),
         drop_last_(reading.options.drop_last) {
+    for (int64_t i = 0; i < skip_shared && next_sample(); ++i) {
+    }
     if (reading.shard) samples_ = IterableDatasetShard<Anything>(std::move(samples_), *reading.shard);
   }
 
@@ -111,15 +118,22 @@ class StreamPlan : public ReaderPlan {
   bool ended_ = false;
 };
 
-}  // namespace
-
-std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed) {
-  if (!reading.iterable()) return std::make_unique<IndexedPlan>(reading, seed);
+std::unique_ptr<BatchPlan> begin_plan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared) {
+  if (!reading.iterable()) return std::make_unique<IndexedPlan>(reading, seed, skip_shared);
   if (auto generator = reading.reader->generator(); generator && reading.shard && !reading.reader->takes_epoch()) {
     const std::lock_guard lock(generator->mutex());
     generator->set_current_seed(static_cast<uint64_t>(seed.epoch));
   }
-  return std::make_unique<StreamPlan>(reading);
+  return std::make_unique<StreamPlan>(reading, skip_shared);
+}
+
+}  // namespace
+
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, const PassStart& start) {
+  std::unique_ptr<BatchPlan> plan = begin_plan(reading, seed, start.shared);
+  for (int64_t i = 0; i < start.own && plan->next(); ++i) {
+  }
+  return plan;
 }
 
 }  // namespace accelerate::detail

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/reading.h"
+#include "data/loader_progress.h"
 
 namespace accelerate::detail {
 
@@ -24,7 +24,8 @@ class BatchPlan {
   virtual bool reads_in_next() const = 0;
 };
 
-/// Begins a pass over the dataset.
-std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed);
+/// Begins a pass over the dataset, where `start` says. What lies before is neither read nor made, but for the samples of an
+/// iterable dataset, which cannot be had without those before them.
+std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, const PassStart& start = {});
 
 }  // namespace accelerate::detail

@@ -35,9 +35,9 @@ class InlineStream : public BatchStream {
 
 }  // namespace
 
-std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed) {
+std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed, const PassStart& start) {
   follow_stream(reading);
-  auto plan = make_plan(reading, seed);
+  auto plan = make_plan(reading, seed, start);
   const int workers = reading.options.num_workers;
   if (workers == 0) return std::make_unique<InlineStream>(reading, std::move(plan));
   auto pool = reading.workers ? reading.workers->get(workers) : std::make_shared<WorkerPool>(workers);

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/reading.h"
+#include "data/loader_progress.h"
 
 namespace accelerate::detail {
 
@@ -15,7 +15,7 @@ class BatchStream {
 };
 
 /// Begins a pass over what `reading` says, in this thread or with workers.
-std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed);
+std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed, const PassStart& start = {});
 /// Draws the seed that open_stream draws, for a process that is sent its batches: random numbers stay in step.
 void follow_stream(const Reading& reading);
 

@@ -38,10 +38,16 @@ int64_t known(const std::optional<int64_t>& number, const char* what, const Read
 
 std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location) { return std::make_shared<PlainPass>(shared_from_this()); }
 
-std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) const {
+StateDict LoaderCore::state_dict() const {
+  throw UsageError("a loader has a state when an accelerator has prepared it, and this one was not.");
+}
+
+void LoaderCore::load_state_dict(const StateDict&) { state_dict(); }
+
+std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) {
   auto core = std::make_shared<LoaderCore>(std::move(what));
   core->iteration = iteration;
-  core->skip_batches = batches;
+  core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
   return core;
 }
 
@@ -83,6 +89,10 @@ std::optional<bool> LoaderHandle::set_even_batches(bool even_batches) {
   return before;
 }
 
+StateDict LoaderHandle::state_dict() const { return core_->state_dict(); }
+
+void LoaderHandle::load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
+
 bool LoaderHandle::prepared() const { return core_->prepared(); }
 
 std::shared_ptr<LoaderPass> LoaderHandle::begin_pass(std::source_location where) const { return core_->begin(where); }
@@ -96,9 +106,8 @@ LoaderHandle skip_first_batches(const LoaderHandle& loader, int64_t num_batches)
     throw UsageError("skip_first_batches was given " + std::to_string(num_batches) + "; expected 0 or more.");
   }
   Reading reading = loader.core()->reading;
-  const bool by_sampler = reading.batches != nullptr;
-  if (by_sampler) reading.batches = std::make_shared<SkipBatchSampler>(reading.batches, num_batches);
-  return LoaderHandle(loader.core()->skipping(std::move(reading), loader.core()->skip_batches + (by_sampler ? 0 : num_batches)));
+  if (loader.core()->skips_by_sampler()) reading.batches = std::make_shared<SkipBatchSampler>(reading.batches, num_batches);
+  return LoaderHandle(loader.core()->skipping(std::move(reading), num_batches));
 }
 
 }  // namespace accelerate::detail

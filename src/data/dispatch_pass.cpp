@@ -36,12 +36,20 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 
 DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
-      stream_(sharing().state.is_main_process() ? open_stream(reading(), core_->sample_seed()) : nullptr),
+      stream_(sharing().state.is_main_process() ? open_stream(reading(), core_->sample_seed(), {.shared = start_.shared})
+                                                : nullptr),
       to_skip_(core_->skip_batches) {
   if (!stream_) follow_stream(reading());
 }
 
 std::optional<Value> DispatchPass::read_round() {
+  for (; to_drop_ > 0 && !last_; --to_drop_) read_batches();
+  const auto batches = read_batches();
+  if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
+  return join(batches);
+}
+
+std::vector<Anything> DispatchPass::read_batches() {
   const size_t parts = sharing().split_batches ? 1 : static_cast<size_t>(sharing().state.num_processes());
   std::vector<Anything> batches;
   while (!last_ && batches.size() < parts) {
@@ -51,8 +59,7 @@ std::optional<Value> DispatchPass::read_round() {
       last_ = true;
     }
   }
-  if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
-  return join(batches);
+  return batches;
 }
 
 Value DispatchPass::join(const std::vector<Anything>& batches) const {
@@ -133,11 +140,24 @@ Anything DispatchPass::share_of(Round& round, bool last) {
   return reading().reader->from_value(slice_rows(std::move(round.batch), process * share, (process + 1) * share));
 }
 
+void DispatchPass::resume() {
+  if (!ahead_) return;
+  // The first round is had in full, for what fills up the last one; of the others up to where the run goes on nobody hears.
+  exchange(*ahead_);
+  if (!reading().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharing().state.num_processes());
+  to_drop_ = start_.own - 1;
+  ahead_ = fetch();
+}
+
 Anything DispatchPass::next() {
   if (!begun_) {
     begun_ = true;
     ahead_ = fetch();
-    if (!ahead_) {
+    end_replay();
+    if (start_.own > 0) resume();
+    if (!ahead_ && (start_.own > 0 || start_.shared > 0)) {
+      ended_ = position().end_of_dataloader = true;
+    } else if (!ahead_) {
       throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
                        " has no samples, or too few for every process to get a batch with drop_last.");
     }
@@ -158,7 +178,10 @@ Anything DispatchPass::next() {
       ended_ = !ahead_;
     }
     Anything batch = share_of(round, ended_);
-    if (to_skip_ == 0) return batch;
+    if (to_skip_ == 0) {
+      count();
+      return batch;
+    }
     --to_skip_;
   }
 }

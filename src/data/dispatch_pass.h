@@ -23,9 +23,12 @@ class DispatchPass : public PreparedPass {
 
   /// On the main process: the next round, or nothing. `last_` is set when there is none after it.
   std::optional<Value> read_round();
+  std::vector<Anything> read_batches();
   Value join(const std::vector<Anything>& batches) const;
   /// Reads on the main process and tells the others what it has read, or why it could not.
   std::optional<Round> fetch();
+  /// Goes on behind the rounds that were handed out before the run was saved.
+  void resume();
   void exchange(Round& round);
   /// This process's rows of `round`, which is the last one or not.
   Anything share_of(Round& round, bool last);
@@ -37,6 +40,8 @@ class DispatchPass : public PreparedPass {
   std::optional<Round> ahead_;
   bool begun_ = false, last_ = false, ended_ = false;
   int64_t to_skip_;
+  /// Rounds that the main process reads for nobody.
+  int64_t to_drop_ = 0;
 };
 
 }  // namespace accelerate::detail

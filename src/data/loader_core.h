@@ -1,6 +1,7 @@
 #pragma once
 
 #include <accelerate/data/data_loader.h>
+#include <accelerate/distributed/value.h>
 #include <accelerate/training/gradient_state.h>
 
 #include <memory>
@@ -20,11 +21,16 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
   virtual std::shared_ptr<LoaderPass> begin(std::source_location where);
   virtual std::optional<int64_t> length() const { return reading.length(); }
   virtual std::optional<int64_t> total_batch_size() const { return reading.total_batch_size(); }
-  /// The same loader over another reading that begins later.
-  virtual std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches) const;
+  /// The same loader without its first `batches`: over another reading that begins later, or by reading and dropping them.
+  virtual std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches);
+  /// Whether `what` begins later than the reading of this one.
+  bool skips_by_sampler() const { return reading.batches != nullptr; }
   virtual bool prepared() const { return false; }
   /// What the generators of samples depend on in the pass that begins now.
   virtual SampleSeed sample_seed() const;
+  /// See LoaderHandle. UsageError from one that is not prepared.
+  virtual StateDict state_dict() const;
+  virtual void load_state_dict(const StateDict& state);
 
   void set_epoch(int64_t epoch) {
     iteration = epoch;

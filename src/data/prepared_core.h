@@ -3,6 +3,7 @@
 #include <accelerate/data/prepared_loader.h>
 
 #include "data/loader_core.h"
+#include "data/loader_progress.h"
 
 namespace accelerate::detail {
 
@@ -29,13 +30,28 @@ class PreparedCore : public LoaderCore {
   std::shared_ptr<LoaderPass> begin(std::source_location where) override;
   std::optional<int64_t> length() const override;
   std::optional<int64_t> total_batch_size() const override;
-  std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches) const override;
+  std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches) override;
   bool prepared() const override { return true; }
   SampleSeed sample_seed() const override;
-  /// What is left for the last batch of all processes, as far as it is known before it comes; else -1.
-  int64_t expected_remainder() const;
+  /// What is left for the last batch of all processes when `shared` of it was given out before the pass began, as far as it is
+  /// known before that batch comes; else -1.
+  int64_t expected_remainder(int64_t shared) const;
+
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
+  /// Among how many processes the data are shared out.
+  int num_processes() const;
+  /// What so many batches of each process are before they are shared out.
+  int64_t shared_by(int64_t batches) const;
 
   const Sharing sharing;
+  /// Of the newest pass.
+  std::shared_ptr<LoaderProgress> progress = std::make_shared<LoaderProgress>();
+  /// The next pass goes on here.
+  std::optional<LoaderProgress> resumed = {};
+  /// The loader that this one is without its first `skipped` batches, whose progress it makes; null: this one itself.
+  std::shared_ptr<PreparedCore> origin = {};
+  int64_t skipped = 0;
 };
 
 }  // namespace accelerate::detail

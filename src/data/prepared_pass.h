@@ -17,16 +17,30 @@ class PreparedPass : public LoaderPass {
   const Sharing& sharing() const { return core_->sharing; }
   LoaderPosition& position() { return *position_; }
 
+  /// Batches were handed out, this one included.
+  void count() {
+    ++progress_->batches;
+    progress_->shared = core_->shared_by(progress_->batches) + begun_at_;
+  }
+  /// The first random numbers have been drawn: what the training draws is its own again.
+  void end_replay() { replay_.reset(); }
+
   /// The one place where the data come to their end: the next pass is the next epoch. A pass without a single batch does not
   /// count.
   void finish(bool had_batches);
 
   const std::shared_ptr<PreparedCore> core_;
   const std::source_location where_;
+  /// What is left out because it was handed out before the run was saved.
+  PassStart start_;
 
  private:
+  LoaderProgress begin_or_resume();
   void leave();
   std::shared_ptr<LoaderPosition> position_;
+  std::shared_ptr<LoaderProgress> progress_;
+  std::optional<ReplayedNumbers> replay_;
+  int64_t begun_at_ = 0;
 };
 
 }  // namespace accelerate::detail

@@ -15,13 +15,14 @@ int64_t rows_of(const Leaves& batch) {
 
 ShardPass::ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
-      stream_(open_stream(reading(), core_->sample_seed())),
+      stream_(open_stream(reading(), core_->sample_seed(), start_)),
       feed_(sharing().device, sharing().non_blocking) {}
 
 void ShardPass::read_first() {
   begun_ = true;
   ahead_ = stream_->next();
-  had_batches_ = ahead_ != nullptr;
+  end_replay();
+  had_batches_ = ahead_ != nullptr || start_.own > 0 || start_.shared > 0;
   for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
   if (!had_batches_ && sharing().dispatch) {
     throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
@@ -46,6 +47,7 @@ Anything ShardPass::next() {
     position().end_of_dataloader = true;
     if (sharing().dispatch) position().remainder = rows_of(reading().reader->leaves(batch));
   }
+  count();
   return batch;
 }
 

@@ -36,13 +36,15 @@ class Beginning {
 
 /// What is common to both ways of sharing: the batches of all processes, and how a pass over them ends.
 struct SharedPass {
-  SharedPass(BatchSampler& whole, const BatchShardOptions& shard)
-      : next(whole.batches()), full_length(whole.batch_size()), drop_last(whole.drop_last()), options(shard) {}
+  SharedPass(BatchSampler& whole, const BatchShardOptions& shard, int64_t given_out)
+      : next(whole.batches()), skip(given_out), full_length(whole.batch_size()), drop_last(whole.drop_last()), options(shard) {}
 
   bool is_full(const Indices& batch) const { return !full_length || static_cast<int64_t>(batch.size()) == *full_length; }
 
   /// The next batch of all processes. One longer than was announced would be lost without a word.
   std::optional<Indices> read() {
+    for (; skip > 0 && next(); --skip) {
+    }
     std::optional<Indices> batch = next();
     if (batch && full_length && static_cast<int64_t>(batch->size()) > *full_length) {
       throw UsageError("A batch sampler whose batch_size is " + std::to_string(*full_length) + " gave a batch of " +
@@ -53,6 +55,7 @@ struct SharedPass {
   }
 
   Source<Indices> next;
+  int64_t skip;
   std::optional<int64_t> full_length;
   bool drop_last;
   BatchShardOptions options;
@@ -127,8 +130,8 @@ class RoundRobinPass : SharedPass {
 /// Slices: each process takes its part of every batch.
 class SlicePass : SharedPass {
  public:
-  SlicePass(BatchSampler& whole, const BatchShardOptions& shard)
-      : SharedPass(whole, shard), length_(static_cast<size_t>(*full_length / shard.num_processes)) {}
+  SlicePass(BatchSampler& whole, const BatchShardOptions& shard, int64_t given_out)
+      : SharedPass(whole, shard, given_out), length_(static_cast<size_t>(*full_length / shard.num_processes)) {}
 
   std::optional<Indices> operator()() {
     while (!ended_) {
@@ -173,10 +176,11 @@ BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSampler> batches, cons
   if (options_.split_batches) check_divisible("BatchSamplerShard", whole_->batch_size(), options_.num_processes);
 }
 
-Source<Indices> BatchSamplerShard::batches() {
+Source<Indices> BatchSamplerShard::batches_after(int64_t whole_batches) {
   // The batch sampler goes along: a pass may outlive the loader that began it.
-  if (options_.split_batches) return [whole = whole_, pass = SlicePass(*whole_, options_)]() mutable { return pass(); };
-  return [whole = whole_, pass = RoundRobinPass(*whole_, options_)]() mutable { return pass(); };
+  if (options_.split_batches)
+    return [whole = whole_, pass = SlicePass(*whole_, options_, whole_batches)]() mutable { return pass(); };
+  return [whole = whole_, pass = RoundRobinPass(*whole_, options_, whole_batches)]() mutable { return pass(); };
 }
 
 std::optional<int64_t> BatchSamplerShard::size() const {

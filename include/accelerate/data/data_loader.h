@@ -2,6 +2,7 @@
 
 #include <accelerate/data/data_loader_options.h>
 #include <accelerate/data/dataset_reader.h>
+#include <accelerate/distributed/value.h>
 
 #include <iterator>
 #include <memory>
@@ -51,6 +52,14 @@ class LoaderHandle {
   /// Sets even_batches of a prepared loader for the passes that begin from now on, and returns what it was. Nothing for loaders
   /// that do not have a choice: those of iterable datasets, dispatched ones, and that of a single process.
   std::optional<bool> set_even_batches(bool even_batches);
+
+  /// How far the newest pass over a prepared loader has come: its number, the batches that were handed out, and the random
+  /// numbers that its order was drawn from. The state of the main process serves all.
+  StateDict state_dict() const;
+  /// The next pass goes on where that one was: the same batches follow, and none when the last one was out. It may have been one
+  /// among another number of processes; then the samples that were left are shared out anew. `skip_first_batches` replaces the
+  /// position. UsageError, with nothing changed, when the batches are of another size.
+  void load_state_dict(const StateDict& state);
 
   /// True when an accelerator has prepared it.
   bool prepared() const;

@@ -29,8 +29,8 @@ struct is_vector<std::vector<T>> : std::true_type {};
 /// nested data are joined along the first dimension; a vector of anything else is gathered as a list of objects; the fields
 /// of a tuple or struct that has both are gathered each in its own way. To be called within the loop over a prepared loader.
 template <class T>
-T gather_for_metrics(const ProcessState& state, const GradientState& gradients, T data, const GatherForMetricsOptions& options = {},
-                     std::source_location where = std::source_location::current()) {
+T gather_for_metrics(const ProcessState& state, const GradientState& gradients, T data,
+                     const GatherForMetricsOptions& options = {}, std::source_location where = std::source_location::current()) {
   const auto rows = detail::first_seen_rows(gradients);
   std::string other = options.use_gather_object ? "use_gather_object" : "";
   if constexpr (Nested<T>) {
@@ -51,11 +51,12 @@ T gather_for_metrics(const ProcessState& state, const GradientState& gradients, 
     if (rows && static_cast<size_t>(*rows) < all.size()) all.erase(all.begin() + *rows, all.end());
     return all;
   } else if constexpr (detail::TupleLike<T>) {
-    std::apply([&](auto&... items) { ((items = gather_for_metrics(state, gradients, std::move(items), options, where)), ...); }, data);
+    std::apply([&](auto&... items) { ((items = gather_for_metrics(state, gradients, std::move(items), options, where)), ...); },
+               data);
     return data;
   } else if constexpr (detail::PlainStruct<T>) {
-    detail::for_each_field(
-        data, [&](auto& field) { field = gather_for_metrics(state, gradients, std::move(field), options, where); });
+    detail::for_each_field(data,
+                           [&](auto& field) { field = gather_for_metrics(state, gradients, std::move(field), options, where); });
     return data;
   } else {
     detail::not_in_a_list(other);

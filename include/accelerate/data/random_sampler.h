@@ -79,6 +79,8 @@ class SeedableRandomSampler : public RandomSampler {
 
   int64_t epoch() const { return *epoch_; }
   uint64_t initial_seed() const { return initial_seed_; }
+  /// For the passes that begin from now on.
+  void set_initial_seed(uint64_t seed) { initial_seed_ = seed; }
 
  protected:
   Blocks blocks() override;

@@ -25,7 +25,9 @@ class BatchSamplerShard : public BatchSampler {
  public:
   /// UsageError when batches are to be split and the batch size is unknown, or no multiple of the number of processes.
   BatchSamplerShard(std::shared_ptr<BatchSampler> batches, const BatchShardOptions& options);
-  Source<Indices> batches() override;
+  Source<Indices> batches() override { return batches_after(0); }
+  /// Those that are left when `whole_batches` of the batch sampler have been given out before, to however many processes.
+  Source<Indices> batches_after(int64_t whole_batches);
   /// With split_batches that of the whole, also where even_batches is off and a process is left without its last slice.
   std::optional<int64_t> size() const override;
   std::optional<int64_t> batch_size() const override { return whole_->batch_size(); }

@@ -1,0 +1,96 @@
+#include "data/loader_progress.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+#include <accelerate/core/error.h>
+#include <accelerate/data/random_sampler.h>
+
+#include <mutex>
+
+#include "data/batch_stream.h"
+
+namespace accelerate::detail {
+namespace {
+
+at::Tensor numbers_of(const std::optional<at::Generator>& generator) {
+  if (!generator || !generator->defined()) return {};
+  at::Generator open = *generator;
+  const std::lock_guard lock(open.mutex());
+  return open.get_state();
+}
+
+void set_numbers(std::optional<at::Generator> generator, const at::Tensor& numbers) {
+  if (!generator || !generator->defined() || !numbers.defined()) return;
+  const std::lock_guard lock(generator->mutex());
+  generator->set_state(numbers);
+}
+
+std::optional<at::Generator> order_of(const Reading& reading) {
+  if (reading.iterable()) return reading.reader->generator();
+  return reading.batches ? reading.batches->generator() : reading.sampler->generator();
+}
+
+std::optional<at::Generator> make_order_of(const Reading& reading) {
+  if (reading.iterable()) return reading.reader->generator();
+  return reading.batches ? reading.batches->own_generator() : reading.sampler->own_generator();
+}
+
+Value value_of_numbers(const at::Tensor& numbers) { return numbers.defined() ? Value(numbers) : Value(); }
+
+at::Tensor numbers_from(const Value& value) { return value.is_none() ? at::Tensor() : value.as<at::Tensor>(); }
+
+/// The pass that is repeated drew its order from the default generator, where this one has a generator for it: that one is set to
+/// what was drawn from then.
+void draw_order_as_default(const Reading& reading, at::Generator order) {
+  follow_stream(reading);
+  if (dynamic_cast<const RandomSampler*>(reading.sampler.get())) {
+    const auto seed = static_cast<uint64_t>(at::empty({}, at::kLong).random_().item<int64_t>());
+    const std::lock_guard lock(order.mutex());
+    order.set_current_seed(seed);
+  } else {
+    set_numbers(order, numbers_of(at::globalContext().defaultGenerator(at::kCPU)));
+  }
+}
+
+}  // namespace
+
+RandomNumbers RandomNumbers::of(const Reading& reading) {
+  return {numbers_of(at::globalContext().defaultGenerator(at::kCPU)), numbers_of(reading.options.generator),
+          numbers_of(order_of(reading))};
+}
+
+Value RandomNumbers::to_value() const {
+  return Value::List{value_of_numbers(of_default), value_of_numbers(of_options), value_of_numbers(of_order)};
+}
+
+RandomNumbers RandomNumbers::from_value(const Value& value) {
+  const auto& numbers = value.as<Value::List>();
+  if (numbers.size() != 3) throw UsageError("three random states were expected, not " + std::to_string(numbers.size()) + ".");
+  return {numbers_from(numbers[0]), numbers_from(numbers[1]), numbers_from(numbers[2])};
+}
+
+void RandomNumbers::give_to(const Reading& reading) const {
+  set_numbers(reading.options.generator, of_options);
+  if (of_order.defined()) set_numbers(make_order_of(reading), of_order);
+}
+
+ReplayedNumbers::ReplayedNumbers(const Reading& reading, const RandomNumbers& start)
+    : default_(at::globalContext().defaultGenerator(at::kCPU)), present_(numbers_of(default_)) {
+  start.give_to(reading);
+  set_numbers(default_, start.of_default);
+  const auto order = order_of(reading);
+  if (order && order->defined() && !start.of_order.defined() && *order != default_) {
+    draw_order_as_default(reading, *order);
+    set_numbers(reading.options.generator, start.of_options);
+    set_numbers(default_, start.of_default);
+  }
+}
+
+ReplayedNumbers::~ReplayedNumbers() {
+  try {
+    set_numbers(default_, present_);
+  } catch (...) {  // a state that it gave itself fits
+  }
+}
+
+}  // namespace accelerate::detail

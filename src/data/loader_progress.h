@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/TensorBody.h>
+#include <accelerate/distributed/value.h>
+
+#include <optional>
+
+#include "data/reading.h"
+
+namespace accelerate::detail {
+
+/// The states of the generators that a pass over a loader draws from when it begins; undefined where there is none.
+struct RandomNumbers {
+  at::Tensor of_default, of_options, of_order;
+
+  /// As they are now.
+  static RandomNumbers of(const Reading& reading);
+  Value to_value() const;
+  static RandomNumbers from_value(const Value& value);
+  /// Sets the generators of the loader, but for torch's default one. A sampler that had a generator of its own gets one.
+  void give_to(const Reading& reading) const;
+};
+
+/// Lets a pass begin with the random numbers of an earlier one, and puts torch's default generator back afterwards: what was
+/// drawn at the beginning of an epoch is not drawn again when the run goes on in its middle.
+class ReplayedNumbers {
+ public:
+  ReplayedNumbers(const Reading& reading, const RandomNumbers& start);
+  ~ReplayedNumbers();
+  ReplayedNumbers(const ReplayedNumbers&) = delete;
+  ReplayedNumbers& operator=(const ReplayedNumbers&) = delete;
+
+ private:
+  at::Generator default_;
+  at::Tensor present_;
+};
+
+/// How far the newest pass over a prepared loader has come, and how to have its order again.
+struct LoaderProgress {
+  int64_t epoch = 0;
+  /// A pass has begun and did not come to its end.
+  bool under_way = false;
+  /// What this process was given in it.
+  int64_t batches = 0;
+  /// The same for all processes together, counted before it is shared out: batches, or samples of an iterable dataset.
+  int64_t shared = 0;
+  int num_processes = 1;
+  RandomNumbers start;
+};
+
+/// What a pass leaves out at its beginning.
+struct PassStart {
+  /// Batches, or samples of an iterable dataset, before they are shared out.
+  int64_t shared = 0;
+  /// Batches of this process.
+  int64_t own = 0;
+};
+
+}  // namespace accelerate::detail

@@ -95,7 +95,7 @@ void ZipWriter::end() {
   append_numbers(directory_, static_cast<uint16_t>(member_.name.size()), static_cast<uint16_t>(extra.size()));
   append_numbers(directory_, uint16_t{0}, uint16_t{0}, uint16_t{0}, uint32_t{0}, or_see64(member_.header));
   directory_ += member_.name + extra;
-  crcs_ = mix(crcs_, member_.crc);
+  if (member_.size > 0) crcs_ = mix(crcs_, member_.crc);  // torch computes none where there is nothing
   ++count_;
 }
 

@@ -26,7 +26,7 @@ void sync_folder(const std::filesystem::path& file) {
 
 }  // namespace
 
-InputFile::InputFile(const std::filesystem::path& path) : name_(path.string()) {
+InputFile::InputFile(const std::filesystem::path& path) : ByteSource(path.string()) {
   descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
   if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) throw CheckpointError("Cannot open " + name_ + ": " + reason() + ".");

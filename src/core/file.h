@@ -4,37 +4,35 @@
 #include <filesystem>
 #include <string>
 
+#include "core/byte_sink.h"
+#include "core/byte_source.h"
+
 /// Files as checkpoints need them: whole or not at all, and errors that name them.
 namespace accelerate {
 
 /// A file open for reading at any place. CheckpointError names it when it cannot be opened or ends too early.
-class InputFile {
+class InputFile final : public ByteSource {
  public:
   explicit InputFile(const std::filesystem::path& path);
-  ~InputFile();
+  ~InputFile() override;
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  uint64_t size() const { return size_; }
-  const std::string& name() const { return name_; }
-  /// Fills `size` bytes from `offset` on, or throws.
-  void read(void* bytes, uint64_t size, uint64_t offset) const;
+  void read(void* bytes, uint64_t size, uint64_t offset) const override;
 
  private:
-  std::string name_;
   int descriptor_ = -1;
-  uint64_t size_ = 0;
 };
 
 /// A file being written beside its place. `commit` makes it durable and moves it there; without it, nothing is left.
-class OutputFile {
+class OutputFile final : public ByteSink {
  public:
   explicit OutputFile(const std::filesystem::path& path);
-  ~OutputFile();
+  ~OutputFile() override;
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  void write(const void* bytes, uint64_t size);
+  void write(const void* bytes, uint64_t size) override;
   void commit();
 
  private:

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace accelerate {
+
+/// Where bytes go one after the other: a file, or memory.
+class ByteSink {
+ public:
+  virtual ~ByteSink() = default;
+  virtual void write(const void* bytes, uint64_t size) = 0;
+};
+
+/// Bytes kept in memory.
+class MemorySink final : public ByteSink {
+ public:
+  void write(const void* bytes, uint64_t size) override { bytes_.append(static_cast<const char*>(bytes), size); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace accelerate {
+
+/// Bytes that can be read at any place: a file, or memory. What parsers of untrusted files read from.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+
+  uint64_t size() const { return size_; }
+  /// What errors call it.
+  const std::string& name() const { return name_; }
+  /// Fills `size` bytes from `offset` on. CheckpointError when there are fewer.
+  virtual void read(void* bytes, uint64_t size, uint64_t offset) const = 0;
+  /// `size` bytes from `offset` on, checked against the size of the source before memory is asked for.
+  std::string text(uint64_t offset, uint64_t size) const;
+
+ protected:
+  explicit ByteSource(std::string name) : name_(std::move(name)) {}
+
+  std::string name_;
+  uint64_t size_ = 0;
+};
+
+/// Bytes that lie in memory already and outlive this.
+class MemorySource final : public ByteSource {
+ public:
+  MemorySource(std::string_view bytes, std::string name) : ByteSource(std::move(name)), bytes_(bytes) { size_ = bytes.size(); }
+  void read(void* bytes, uint64_t size, uint64_t offset) const override;
+
+ private:
+  std::string_view bytes_;
+};
+
+}  // namespace accelerate

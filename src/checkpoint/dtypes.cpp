@@ -1,0 +1,21 @@
+#include "checkpoint/dtypes.h"
+
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
+
+#include "distributed/tensor_text.h"
+
+namespace accelerate {
+
+const DtypeFacts* facts_of(at::ScalarType dtype) { return find_dtype(dtype_name(dtype)); }
+
+at::ScalarType scalar_type_of(const DtypeFacts& facts, const std::string& file, const std::string& tensor) {
+  for (int8_t number = 0; number < static_cast<int8_t>(at::ScalarType::Undefined); ++number) {
+    const auto dtype = static_cast<at::ScalarType>(number);
+    if (facts_of(dtype) == &facts) return dtype;
+  }
+  throw CheckpointError(
+      fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", tensor, file, facts.name));
+}
+
+}  // namespace accelerate

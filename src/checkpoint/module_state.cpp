@@ -3,6 +3,9 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+
+#include "checkpoint/tensor_file.h"
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
@@ -38,9 +41,16 @@ LoadReport load_state_dict(torch::nn::Module& module, const TensorDict& state, c
   const TensorDict own = state_dict(module);
   LoadReport report;
   std::vector<std::string> misshapen;
+  std::vector<std::pair<std::string, std::string>> tied;
+  without_tied(own, &tied);
+  const auto comes_with_another = [&](const std::string& name) {
+    return std::any_of(tied.begin(), tied.end(),
+                       [&](const auto& pair) { return pair.first == name && state.contains(pair.second); });
+  };
   for (const auto& [name, tensor] : own) {
     if (!state.contains(name)) {
-      report.missing.push_back(name);
+      // Files hold a weight once that modules share.
+      if (!comes_with_another(name)) report.missing.push_back(name);
     } else if (state.at(name).sizes() != tensor.sizes()) {
       misshapen.push_back(name + " (" + describe(state.at(name)) + " given, " + describe(tensor) + " in the module)");
     }

@@ -70,8 +70,8 @@ ResumedLoader make_run(const RunKind& kind, LoaderPreparation preparation) {
   return prepare_data_loader(DataLoader(numbers, options), preparation);
 }
 
-at::Tensor default_numbers() { return at::globalContext().defaultGenerator(at::kCPU).get_state(); }
-void set_default_numbers(const at::Tensor& numbers) { at::globalContext().defaultGenerator(at::kCPU).set_state(numbers); }
+at::Tensor default_numbers() { return at::Generator(at::globalContext().defaultGenerator(at::kCPU)).get_state(); }
+void set_default_numbers(const at::Tensor& numbers) { at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(numbers); }
 
 /// Two epochs; after `stop` steps the state is taken, as is what the training would draw next, and a new run goes on from there.
 std::vector<Step> run_stopped_at(const RunKind& kind, const LoaderPreparation& preparation, int64_t stop) {
@@ -183,14 +183,14 @@ TEST(ResumedLoader, OnAnotherNumberOfProcessesEverySampleThatIsLeftComesOnce) {
   for (const bool iterable : {false, true}) {
     for (const bool seedable : {false, true}) {
       for (const bool split : {false, true}) {
-        RunKind kind{.samples = 48, .iterable = iterable};
+        RunKind kind{.samples = 96, .iterable = iterable};
         kind.options = {.batch_size = split ? 12 : 4, .shuffle = !iterable};
         kind.configuration = {.split_batches = split, .dispatch_batches = false, .use_seedable_sampler = seedable && !iterable};
         for (const auto& [before, after] : {std::pair{1, 2}, {2, 1}, {2, 3}, {3, 2}, {4, 1}, {1, 4}, {2, 2}}) {
           // What is left is a multiple of what a step of all processes takes: nothing has to be filled up.
-          const int64_t stop = split ? 2 : 24 / (4 * before);
+          const int64_t stop = split ? 4 : 48 / (4 * before);
           const auto seen = seen_by(kind, before, after, stop);
-          EXPECT_EQ(seen.size(), 48U) << before << " to " << after << " split " << split << " iterable " << iterable;
+          EXPECT_EQ(seen.size(), 96U) << before << " to " << after << " split " << split << " iterable " << iterable;
           for (const auto& [sample, times] : seen) {
             EXPECT_EQ(times, 1) << "sample " << sample << ", " << before << " to " << after << " seedable " << seedable;
           }

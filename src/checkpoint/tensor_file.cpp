@@ -1,0 +1,140 @@
+#include "checkpoint/tensor_file.h"
+
+#include <ATen/ops/empty.h>
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "checkpoint/dtypes.h"
+#include "checkpoint/value_file.h"
+#include "core/safetensors_file.h"
+#include "distributed/plain_tensor.h"
+#include "distributed/tensor_text.h"
+
+namespace accelerate {
+namespace {
+
+SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.is_meta() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
+    throw CheckpointError(fmt::format("The tensor {} cannot be saved: it has no dense elements ({}).", name,
+                                      tensor.defined() ? "meta, sparse or quantized" : "undefined"));
+  }
+  if (name == "__metadata__") throw CheckpointError("A tensor cannot be called __metadata__ in a safetensors file. Rename it.");
+  const auto* facts = facts_of(tensor.scalar_type());
+  if (!facts || facts->safetensors.empty()) {
+    throw CheckpointError(fmt::format("The tensor {} is {}, which a safetensors file cannot hold. Convert it first.", name,
+                                      dtype_name(tensor.scalar_type())));
+  }
+  return {name, std::string(facts->safetensors), tensor.sizes().vec(), 0, 0};
+}
+
+void write_safetensors(ByteSink& sink, const TensorDict& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) entries.push_back(describe_entry(name, tensor));
+  SafetensorsHeader header;
+  const std::string start = make_safetensors_header(std::move(entries), {{"format", "pt"}}, header);
+  sink.write(start.data(), start.size());
+  for (const auto& entry : header.entries) {
+    const at::Tensor elements = plain(tensors.at(entry.name).cpu());
+    sink.write(elements.const_data_ptr(), elements.nbytes());
+  }
+}
+
+void write_torch(ByteSink& sink, const std::string& archive, const TensorDict& tensors) {
+  ValueTree tree;
+  PicklePairs items;
+  for (const auto& [name, tensor] : tensors) items.emplace_back(tree.tree().text(name), tree.node(tensor.detach()));
+  // What module.state_dict() gives in Python, but for the versions of layers that it carries along.
+  tree.tree().root = tree.tree().dict(std::move(items), PickleKind::kOrderedDict);
+  tree.write(sink, archive);
+}
+
+TensorDict read_safetensors(const ByteSource& source) {
+  const SafetensorsFile file(source);
+  TensorDict tensors;
+  for (const auto& entry : file.header().entries) {
+    const auto* facts = find_safetensors_dtype(entry.dtype);
+    if (!facts) {
+      throw CheckpointError(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
+                                        source.name(), entry.dtype));
+    }
+    at::Tensor tensor = at::empty(entry.shape, scalar_type_of(*facts, source.name(), entry.name));
+    file.read(entry, tensor.mutable_data_ptr());
+    tensors[entry.name] = std::move(tensor);
+  }
+  return tensors;
+}
+
+TensorDict read_torch(const ByteSource& source) {
+  const TorchFile file(source);
+  if (!file.root().is_dict()) {
+    throw CheckpointError(
+        fmt::format("{} holds {}; a dictionary of tensors was expected.", source.name(), to_string(file.root().kind)));
+  }
+  ValueReader reader(file);
+  TensorDict tensors;
+  for (const auto& [key, value] : file.root().dict().items) {
+    if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor)) {
+      throw CheckpointError(
+          fmt::format("{} holds {} under {}; a tensor under a name was expected.", source.name(), to_string(value->kind),
+                      key->is(PickleKind::kText) ? "'" + key->text() + "'" : std::string(to_string(key->kind))));
+    }
+    tensors[key->text()] = reader.tensor(value->tensor());
+  }
+  return tensors;
+}
+
+/// A zip archive, or a pickle as the old format begins with one. No safetensors file begins so: its header would be too long.
+bool looks_like_torch(const ByteSource& source) {
+  if (source.size() < 2) return false;
+  const std::string start = source.text(0, 2);
+  return start == "PK" || start == "\x80\x02" || start == "\x80\x03" || start == "\x80\x04" || start == "\x80\x05";
+}
+
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.numel() > 0 && a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
+         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+}  // namespace
+
+TensorFormat format_by_name(const std::string& path) {
+  const auto extension = std::filesystem::path(path).extension();
+  if (extension == ".safetensors") return TensorFormat::safetensors;
+  if (extension == ".pt" || extension == ".pth" || extension == ".bin") return TensorFormat::torch;
+  throw UsageError(fmt::format("{}: the extension chooses the format, and '{}' is none of .safetensors, .pt, .pth and .bin.",
+                               path, extension.string()));
+}
+
+void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors) {
+  if (format == TensorFormat::safetensors) return write_safetensors(sink, tensors);
+  write_torch(sink, torch_archive_name(name), tensors);
+}
+
+TensorDict read_tensors(const ByteSource& source) {
+  return looks_like_torch(source) ? read_torch(source) : read_safetensors(source);
+}
+
+TensorDict without_tied(const TensorDict& tensors, std::vector<std::pair<std::string, std::string>>* tied) {
+  std::unordered_multimap<const void*, const TensorDict::Item*> kept;
+  TensorDict result;
+  for (const auto& item : tensors) {
+    const void* storage =
+        item.second.defined() && item.second.has_storage() ? item.second.storage().unsafeGetStorageImpl() : nullptr;
+    const TensorDict::Item* first = nullptr;
+    const auto [begin, end] = storage ? kept.equal_range(storage) : std::pair(kept.end(), kept.end());
+    for (auto candidate = begin; candidate != end && !first; ++candidate) {
+      if (same_memory(candidate->second->second, item.second)) first = candidate->second;
+    }
+    if (first) {
+      if (tied) tied->emplace_back(item.first, first->first);
+      continue;
+    }
+    if (storage) kept.emplace(storage, &item);
+    result[item.first] = item.second;
+  }
+  return result;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <accelerate/checkpoint/tensor_dict.h>
+
+#include "core/byte_sink.h"
+#include "core/byte_source.h"
+
+/// Tensors by name in a file, in either of two formats.
+namespace accelerate {
+
+enum class TensorFormat { safetensors, torch };
+
+/// By the extension: .safetensors, or .pt, .pth, .bin. UsageError for any other.
+TensorFormat format_by_name(const std::string& path);
+
+/// Writes all of a file called `name`. CheckpointError names a tensor that the format cannot hold.
+void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors);
+
+/// Reads either format, which the first bytes tell. CheckpointError names the file and what is wrong with it.
+TensorDict read_tensors(const ByteSource& source);
+
+/// Without the names whose tensor is the same memory in the same shape under an earlier name: weights that are tied. Those are
+/// listed in `tied`, with the name that was kept.
+TensorDict without_tied(const TensorDict& tensors, std::vector<std::pair<std::string, std::string>>* tied = nullptr);
+
+}  // namespace accelerate

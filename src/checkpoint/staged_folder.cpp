@@ -18,12 +18,6 @@ namespace fs = std::filesystem;
   throw CheckpointError(fmt::format("Cannot {} {}: {}.", doing, path.string(), reason));
 }
 
-void make_folder(const fs::path& folder) {
-  std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem) fail_to("make the folder", folder, problem.message());
-}
-
 /// Puts into `to` what only `from` has, without taking it away there. Files are the same file under two names.
 void keep_others(const fs::path& from, const fs::path& to, const std::function<bool(const std::string&)>& replaced) {
   std::error_code problem;
@@ -53,6 +47,12 @@ void exchange(const fs::path& aside, const fs::path& target) {
 }
 
 }  // namespace
+
+void make_folder(const fs::path& folder) {
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) fail_to("make the folder", folder, problem.message());
+}
 
 void sync_folder_entries(const fs::path& folder) {
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -28,6 +28,8 @@ class StagedFolder {
   bool committed_ = false;
 };
 
+/// Makes a folder and those above it. CheckpointError when it cannot be made.
+void make_folder(const std::filesystem::path& folder);
 /// Makes what was renamed, made or removed in `folder` survive a loss of power. CheckpointError when that cannot be had.
 void sync_folder_entries(const std::filesystem::path& folder);
 

@@ -82,10 +82,14 @@ void OutputFile::write(const void* bytes, uint64_t size) {
   }
 }
 
-void OutputFile::commit() {
+void OutputFile::settle() {
   if (fsync(descriptor_) != 0) fail("write");
   const int descriptor = std::exchange(descriptor_, -1);
   if (close(descriptor) != 0) fail("write");
+}
+
+void OutputFile::commit() {
+  if (descriptor_ >= 0) settle();
   if (rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace");
   temporary_.clear();
   sync_folder(path_);

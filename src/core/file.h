@@ -33,6 +33,8 @@ class OutputFile final : public ByteSink {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(const void* bytes, uint64_t size) override;
+  /// Makes what was written durable, beside its place. Nothing can be written any more.
+  void settle();
   void commit();
 
  private:

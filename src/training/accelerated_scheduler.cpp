@@ -20,6 +20,7 @@ class AcceleratedScheduler::Inner {
   virtual std::vector<double> get_last_lr(const torch::optim::Optimizer* optimizer) const = 0;
   virtual StateDict state_dict(const torch::optim::Optimizer* optimizer) const = 0;
   virtual void load_state_dict(const StateDict& state) = 0;
+  virtual StateDict group_fields(size_t) const { return {}; }
   virtual torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const = 0;
 };
 
@@ -47,6 +48,7 @@ class OwnScheduler final : public AcceleratedScheduler::Inner {
   std::vector<double> get_last_lr(const torch::optim::Optimizer*) const override { return scheduler_->get_last_lr(); }
   StateDict state_dict(const torch::optim::Optimizer*) const override { return scheduler_->state_dict(); }
   void load_state_dict(const StateDict& state) override { scheduler_->load_state_dict(state); }
+  StateDict group_fields(size_t group) const override { return scheduler_->group_fields(group); }
   torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const override {
     return optimizer_of(*scheduler_, candidates);
   }
@@ -183,6 +185,8 @@ std::vector<double> AcceleratedScheduler::get_last_lr() const { return state_->i
 StateDict AcceleratedScheduler::state_dict() const { return state_->inner->state_dict(state_->optimizer); }
 
 void AcceleratedScheduler::load_state_dict(const StateDict& state) { state_->inner->load_state_dict(state); }
+
+StateDict AcceleratedScheduler::group_fields(size_t group) const { return state_->inner->group_fields(group); }
 
 torch::optim::Optimizer* AcceleratedScheduler::optimizer() const { return state_->optimizer; }
 

@@ -93,6 +93,10 @@ void LRScheduler::visit_state(StateFields& fields) {
   fields("_last_lr", last_lrs_);
 }
 
+StateDict LRScheduler::group_fields(size_t group) const {
+  return group < base_lrs_.size() ? StateDict{{"initial_lr", base_lrs_[group]}} : StateDict();
+}
+
 StateDict LRScheduler::state_dict() const {
   StateFields fields;
   // One list of the variables serves both ways; this way it only looks.

@@ -179,6 +179,16 @@ void OneCycleLR::visit_phases(StateFields& fields) {
       });
 }
 
+StateDict OneCycleLR::group_fields(size_t group) const {
+  if (group >= bounds_.size()) return {};
+  const Bounds& bounds = bounds_[group];
+  StateDict fields = {{"initial_lr", bounds.initial_lr}, {"max_lr", bounds.max_lr}, {"min_lr", bounds.min_lr}};
+  if (!cycle_momentum_) return fields;
+  fields["max_momentum"] = bounds.max_momentum;
+  fields["base_momentum"] = bounds.base_momentum;
+  return fields;
+}
+
 void OneCycleLR::visit_state(StateFields& fields) {
   fields("total_steps", total_steps_);
   visit_phases(fields);

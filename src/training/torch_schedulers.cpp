@@ -125,6 +125,7 @@ void MultiStepLR::visit_state(StateFields& fields) {
       "milestones",
       [&] {
         StateDict counts;
+        counts.set_numbered(true);
         for (const auto& [milestone, count] : milestones_) counts[std::to_string(milestone)] = count;
         return counts;
       },

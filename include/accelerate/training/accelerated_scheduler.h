@@ -59,6 +59,9 @@ class AcceleratedScheduler {
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
+  /// See LRScheduler; nothing for schedulers of torch::optim.
+  StateDict group_fields(size_t group) const;
+
   /// The optimizer whose rates it sets, or null when that is none of those it follows.
   torch::optim::Optimizer* optimizer() const;
 

@@ -40,6 +40,8 @@ class GradientState {
   bool count_batch();
   /// Batches counted so far; the last batch of a loader sets it back.
   int64_t step() const { return step_; }
+  /// Of a run that goes on.
+  void set_step(int64_t step) { step_ = step; }
 
   /// A loop over a loader begins; what is nested in it comes on top.
   void enter(std::shared_ptr<const LoaderPosition> loader);

@@ -48,6 +48,8 @@ class LRScheduler {
   /// The number of steps after which `step` must not be called any more; nothing when there is no end.
   virtual std::optional<int64_t> total_steps() const { return std::nullopt; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  /// What Python's scheduler keeps among the options of parameter group `group`, and looks for there.
+  virtual StateDict group_fields(size_t group) const;
 
   /// What Python's scheduler of the same name writes and reads.
   StateDict state_dict() const;

@@ -49,6 +49,7 @@ class OneCycleLR final : public LRScheduler {
  public:
   OneCycleLR(torch::optim::Optimizer& optimizer, const OneCycleLROptions& options);
   std::optional<int64_t> total_steps() const override { return total_steps_; }
+  StateDict group_fields(size_t group) const override;
 
  private:
   /// A part of the cycle. The ends have the names by which Python saves them.

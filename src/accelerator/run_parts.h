@@ -1,0 +1,35 @@
+#pragma once
+
+#include <accelerate/accelerator/registered_object.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/parallel/model.h>
+#include <accelerate/training/accelerated_optimizer.h>
+#include <accelerate/training/accelerated_scheduler.h>
+#include <accelerate/training/grad_scaler.h>
+#include <accelerate/training/gradient_state.h>
+
+#include <memory>
+#include <vector>
+
+#include "checkpoint/random_states.h"
+
+namespace accelerate::detail {
+
+/// Everything of a run that a checkpoint holds.
+struct RunParts {
+  ProcessState state;
+  std::vector<std::shared_ptr<ModelCore>> models;
+  std::vector<AcceleratedOptimizer> optimizers;
+  std::vector<AcceleratedScheduler> schedulers;
+  std::vector<LoaderHandle> loaders;
+  std::shared_ptr<GradScaler> scaler;
+  std::shared_ptr<GradientState> gradients;
+  std::vector<RegisteredObject> registered;
+  /// Of Python's own random numbers, from the checkpoint that the run went on from.
+  std::shared_ptr<const PythonRandomStates> python_random;
+};
+
+/// The names of files, which are Python's.
+std::string numbered_name(const std::string& stem, size_t number, const std::string& extension);
+
+}  // namespace accelerate::detail

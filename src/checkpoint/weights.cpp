@@ -1,0 +1,137 @@
+#include <accelerate/checkpoint/weights.h>
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "checkpoint/staged_folder.h"
+#include "checkpoint/tensor_file.h"
+#include "core/file.h"
+#include "core/weight_index.h"
+#include "core/weight_shards.h"
+#include "distributed/logbook.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<WeightToPlace> weights_to_place(const TensorDict& weights) {
+  std::vector<WeightToPlace> places;
+  for (const auto& [name, tensor] : weights) {
+    const auto* storage = tensor.has_storage() && tensor.numel() > 0 ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    places.push_back({name, tensor.nbytes(), storage ? std::optional(reinterpret_cast<uint64_t>(storage)) : std::nullopt});
+  }
+  return places;
+}
+
+/// A set of files that take their places together.
+class WeightFiles {
+ public:
+  explicit WeightFiles(const fs::path& folder) : folder_(folder) {}
+
+  OutputFile& add(const std::string& name) {
+    names_.push_back(name);
+    return *files_.emplace_back(std::make_unique<OutputFile>(folder_ / name));
+  }
+
+  void commit() {
+    for (const auto& file : files_) file->settle();
+    // A set that is half old and half new must not look like a whole one, so what names the old shards goes first.
+    for (const auto format : {WeightFormat::kSafetensors, WeightFormat::kTorch}) remove(weight_index_name(format));
+    for (const auto& file : files_) file->commit();
+    remove_others();
+  }
+
+ private:
+  void remove(const std::string& name) {
+    std::error_code problem;
+    fs::remove(folder_ / name, problem);
+    if (problem) throw CheckpointError(fmt::format("Cannot remove {}: {}.", (folder_ / name).string(), problem.message()));
+  }
+
+  void remove_others() {
+    std::vector<std::string> stale;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      const bool is_weights =
+          is_weight_file_name(WeightFormat::kSafetensors, name) || is_weight_file_name(WeightFormat::kTorch, name);
+      if (is_weights && std::find(names_.begin(), names_.end(), name) == names_.end()) stale.push_back(name);
+    }
+    for (const auto& name : stale) remove(name);
+  }
+
+  const fs::path folder_;
+  std::vector<std::string> names_;
+  std::vector<std::unique_ptr<OutputFile>> files_;
+};
+
+TensorDict load_shards(const fs::path& index_path) {
+  const InputFile file(index_path);
+  const WeightIndex index = read_weight_index(file);
+  TensorDict weights;
+  for (const auto& name : index.files()) {
+    const fs::path shard = index_path.parent_path() / name;
+    std::error_code problem;
+    if (!fs::exists(shard, problem)) {
+      throw CheckpointError(fmt::format("{} names {}, which is not there.", index_path.string(), name));
+    }
+    for (auto& [tensor_name, tensor] : read_tensors(InputFile(shard))) weights[tensor_name] = tensor;
+  }
+  for (const auto& [tensor_name, name] : index.weight_map) {
+    if (!weights.contains(tensor_name)) {
+      throw CheckpointError(fmt::format("{} says that {} holds {}, which it does not.", index_path.string(), name, tensor_name));
+    }
+  }
+  return weights;
+}
+
+bool is_index(const fs::path& path) { return path.string().ends_with(".index.json"); }
+
+}  // namespace
+
+void save_weights(const TensorDict& weights, const std::string& folder, const SaveModelOptions& options) {
+  const Busy busy("save_model", folder);
+  const auto format = options.safe_serialization ? WeightFormat::kSafetensors : WeightFormat::kTorch;
+  const auto tensor_format = options.safe_serialization ? TensorFormat::safetensors : TensorFormat::torch;
+  // A torch file keeps both names of a weight that is tied, as in Python; a safetensors file cannot.
+  const TensorDict kept = options.safe_serialization ? without_tied(weights) : weights;
+  const ShardPlan plan = plan_shards(weights_to_place(kept), parse_shard_size(options.max_shard_size));
+  make_folder(folder);
+  WeightFiles files(folder);
+  WeightIndex index;
+  index.total_size = plan.total_size;
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    const std::string name = weight_file_name(format, i + 1, plan.shards.size());
+    TensorDict shard;
+    for (const auto& tensor : plan.shards[i]) {
+      shard[tensor] = kept.at(tensor);
+      index.weight_map.emplace_back(tensor, name);
+    }
+    write_tensors(files.add(name), tensor_format, name, shard);
+  }
+  if (plan.shards.size() > 1) {
+    const std::string text = write_weight_index(index);
+    files.add(weight_index_name(format)).write(text.data(), text.size());
+  }
+  files.commit();
+}
+
+TensorDict load_weights(const std::string& path) {
+  const Busy busy("load_weights", path);
+  if (is_index(path)) return load_shards(path);
+  std::error_code problem;
+  if (!fs::is_directory(path, problem)) return read_tensors(InputFile(path));
+  for (const auto format : {WeightFormat::kSafetensors, WeightFormat::kTorch}) {
+    for (const auto& name : {weight_file_name(format), weight_index_name(format)}) {
+      const fs::path found = fs::path(path) / name;
+      if (fs::exists(found, problem)) return load_weights(found.string());
+    }
+  }
+  throw CheckpointError(
+      fmt::format("{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json is there.", path));
+}
+
+}  // namespace accelerate

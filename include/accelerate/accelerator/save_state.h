@@ -1,0 +1,47 @@
+#pragma once
+
+#include <accelerate/checkpoint/tensor_dict.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerate {
+
+struct SaveStateOptions {
+  /// Weights as safetensors files; off: files of torch.save.
+  bool safe_serialization = true;
+  /// Copies what is to be saved and returns; a thread writes it while training goes on. The next save_state, load_state or
+  /// end_training waits for it, and throws what went wrong.
+  bool async = false;
+};
+
+struct LoadStateOptions {
+  /// Compare the content of every file with what was written, not only its size. For folders that have our manifest.
+  bool verify = true;
+};
+
+/// Called before anything is written: may look at the weights of the models, change them, or take some out to save them itself.
+using SaveStateHook = std::function<void(const std::vector<torch::nn::Module*>& models, std::vector<TensorDict>& weights,
+                                         const std::string& folder)>;
+/// Called before anything is read: may take models out to load them itself.
+using LoadStateHook = std::function<void(std::vector<torch::nn::Module*>& models, const std::string& folder)>;
+
+/// A hook stays until this is asked to remove it. Dropping it leaves the hook in place, as in Python.
+class HookHandle {
+ public:
+  explicit HookHandle(std::function<void()> remove) : remove_(std::move(remove)) {}
+  void remove() {
+    if (remove_) std::exchange(remove_, nullptr)();
+  }
+
+ private:
+  std::function<void()> remove_;
+};
+
+}  // namespace accelerate

@@ -16,7 +16,10 @@
 
 #include <accelerate/checkpoint/file.h>
 #include <accelerate/checkpoint/module_state.h>
+#include <accelerate/checkpoint/optimizer_state.h>
+#include <accelerate/checkpoint/stateful.h>
 #include <accelerate/checkpoint/tensor_dict.h>
+#include <accelerate/checkpoint/weights.h>
 
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/accelerated_scheduler.h>

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "accelerator/run_checkpoints.h"
+
 namespace accelerate {
 
 /// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
@@ -28,8 +30,10 @@ ProcessState Accelerator::join(AcceleratorOptions& options) {
 Accelerator::Accelerator(AcceleratorOptions options)
     : ProcessControl(join(options)),
       options_(std::move(options)),
-      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {
-  if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf) scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
+      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)),
+      checkpoints_(std::make_unique<detail::RunCheckpoints>(options_.project)) {
+  if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
+    scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));
 }
 
@@ -44,7 +48,8 @@ std::string to_string(const Accelerator& accelerator) {
 void Accelerator::check_placements(const PrepareOptions& options, size_t objects) {
   if (options.device_placement.empty() || options.device_placement.size() == objects) return;
   throw UsageError("prepare was given " + std::to_string(objects) + " objects and " +
-                   std::to_string(options.device_placement.size()) + " values of device_placement: expected one for each object.");
+                   std::to_string(options.device_placement.size()) +
+                   " values of device_placement: expected one for each object.");
 }
 
 std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch::nn::Module> module,
@@ -53,9 +58,9 @@ std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch
     if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
   }
   const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
-                                 .evaluation_mode = options.evaluation_mode,
-                                 .ddp = options_.ddp,
-                                 .autocast = autocast_dtype(mixed_precision(), device().type())};
+                         .evaluation_mode = options.evaluation_mode,
+                         .ddp = options_.ddp,
+                         .autocast = autocast_dtype(mixed_precision(), device().type())};
   auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
   keep_model(model);
   return model;
@@ -86,8 +91,8 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& opt
 AcceleratedOptimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                     const PlacementOptions& options) {
   if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
-  return keep_optimizer(
-      AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
+  return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
+                                             options.device_placement.value_or(options_.device_placement)));
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions&) {
@@ -101,11 +106,11 @@ AcceleratedOptimizer Accelerator::keep_optimizer(AcceleratedOptimizer optimizer)
   }
   const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
   const auto& groups = optimizer.param_groups();
-  if (std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
-        return std::any_of(group.params().begin(), group.params().end(), belongs);
-      })) {
-    throw UsageError("prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
-                     "differ between processes. Prepare the model before it, or with it in one call.");
+  if (std::none_of(groups.begin(), groups.end(),
+                   [&](const auto& group) { return std::any_of(group.params().begin(), group.params().end(), belongs); })) {
+    throw UsageError(
+        "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
+        "differ between processes. Prepare the model before it, or with it in one call.");
   }
   std::erase(optimizers_, optimizer);
   optimizers_.push_back(optimizer);
@@ -123,7 +128,8 @@ SchedulerRule Accelerator::scheduler_rule(torch::optim::Optimizer* optimizer) co
                                   [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
   if (found == optimizers_.end()) {
     throw UsageError(
-        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one call.");
+        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "
+        "call.");
   }
   return {.gradients = gradients_,
           .optimizers = {{optimizer, [prepared = *found] { return prepared.step_was_skipped(); }}},

@@ -1,9 +1,11 @@
 #include "accelerator/run_checkpoints.h"
 
+#include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
 #include <accelerate/core/logging.h>
 #include <accelerate/distributed/collectives.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <charconv>
@@ -98,21 +100,33 @@ Manifest join_reports(const std::string& aside, const std::vector<int>& processe
 }
 
 /// Waits, without a word to them, until these processes have written their reports. Returns why it gave up, or nothing.
-std::string await_reports(const std::string& aside, const std::vector<int>& processes) {
+std::string await_reports(const std::string& aside, const std::vector<int>& processes, const std::atomic<bool>& give_up) {
   for (const int process : processes) {
     std::error_code problem;
     while (!fs::exists(report_path(aside, process), problem)) {
       // Gone: the run has ended, and another one has cleared up.
       if (!fs::exists(aside, problem)) return fmt::format("{} was removed while it was written.", aside);
+      if (give_up) return fmt::format("process {} did not write its part of {}.", process, aside);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }
   return "";
 }
 
+/// Files that hooks have written belong to the checkpoint as well.
+void add_others(Manifest& manifest, const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool known =
+        std::any_of(manifest.files.begin(), manifest.files.end(), [&](const auto& record) { return record.name == name; });
+    if (!known && entry.is_regular_file()) manifest.files.push_back(record_of(folder.string(), name));
+  }
+}
+
 std::string put_together(StagedFolder& staged, const std::vector<int>& processes, int num_processes) {
   try {
-    const Manifest manifest = join_reports(staged.path().string(), processes, num_processes);
+    Manifest manifest = join_reports(staged.path().string(), processes, num_processes);
+    add_others(manifest, staged.path());
     write_text(staged.path() / kManifestName, manifest_text(manifest));
     staged.commit(is_run_file);
     return "";
@@ -121,12 +135,16 @@ std::string put_together(StagedFolder& staged, const std::vector<int>& processes
   }
 }
 
-/// Tells all processes the first failure of any; nothing when there is none.
-std::string shared_failure(const ProcessState& state, const std::string& mine, std::source_location where) {
-  const auto all = gather_object(
-      state, std::vector<std::string>{mine.empty() ? "" : fmt::format("process {}: {}", state.process_index(), mine)}, where);
-  const auto found = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
-  return found == all.end() ? "" : *found;
+std::vector<torch::nn::Module*> modules_of(const RunParts& parts) {
+  std::vector<torch::nn::Module*> modules;
+  for (const auto& model : parts.models) modules.push_back(&model->module());
+  return modules;
+}
+
+template <class Hook>
+HookHandle keep_hook(const std::shared_ptr<std::list<Hook>>& hooks, Hook hook) {
+  const auto place = hooks->insert(hooks->end(), std::move(hook));
+  return HookHandle([hooks, place] { hooks->erase(place); });
 }
 
 std::string defect_of(const RunParts& parts, const std::string& folder, bool verify) {
@@ -141,8 +159,27 @@ std::string defect_of(const RunParts& parts, const std::string& folder, bool ver
 
 }  // namespace
 
+std::string shared_failure(const ProcessState& state, const std::string& mine, std::source_location where) {
+  const auto all = gather_object(
+      state, std::vector<std::string>{mine.empty() ? "" : fmt::format("process {}: {}", state.process_index(), mine)}, where);
+  const auto found = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
+  return found == all.end() ? "" : *found;
+}
+
+HookHandle RunCheckpoints::before_saving(SaveStateHook hook) { return keep_hook(save_hooks_, std::move(hook)); }
+
+HookHandle RunCheckpoints::before_loading(LoadStateHook hook) { return keep_hook(load_hooks_, std::move(hook)); }
+
 RunCheckpoints::~RunCheckpoints() {
-  if (writer_.joinable()) writer_.join();
+  if (writer_.joinable()) {
+    // Peers end like this process does, and have begun to write before. One that has died is not waited for without end.
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!done_ && (!part_written_ || std::chrono::steady_clock::now() < deadline)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    give_up_ = true;
+    writer_.join();
+  }
   if (!writer_failure_.empty())
     std::fprintf(stderr, "accelerate: a checkpoint could not be written: %s\n", writer_failure_.c_str());
 }
@@ -193,18 +230,30 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
     }
   }
   failure = shared_failure(parts.state, failure, where);
+  std::vector<RunFile> files;
+  if (failure.empty()) {
+    try {
+      files = take_snapshot(parts, target.aside, {options.safe_serialization, options.async, leading});
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    failure = shared_failure(parts.state, failure, where);
+  }
   if (!failure.empty()) throw CheckpointError("save_state: " + failure);
-  const auto files = snapshot_of(parts, {options.safe_serialization, options.async, leading});
   const auto processes = writers_of(parts.state, where);
   const int process = parts.state.process_index(), num_processes = parts.state.num_processes();
   if (options.async) {
     writing_ = true;
+    part_written_ = done_ = false;
     writer_ = std::thread([=, this, aside = target.aside, automatic = folder.empty()] {
       writer_failure_ = write_part(files, aside, process);
+      part_written_ = true;
+      done_ = !staged;
       if (!staged) return;
-      writer_failure_ = await_reports(aside, processes);
+      writer_failure_ = await_reports(aside, processes, give_up_);
       if (writer_failure_.empty()) writer_failure_ = put_together(*staged, processes, num_processes);
       if (writer_failure_.empty() && automatic) remove_oldest();
+      done_ = true;
     });
     return target.folder;
   }
@@ -216,6 +265,14 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
   if (!failure.empty()) throw CheckpointError("save_state: " + failure);
   if (staged && folder.empty()) remove_oldest();
   return target.folder;
+}
+
+std::vector<RunFile> RunCheckpoints::take_snapshot(const RunParts& parts, const std::string& folder,
+                                                   const SnapshotOptions& options) {
+  std::vector<TensorDict> weights;
+  for (const auto* module : modules_of(parts)) weights.push_back(state_dict(*module));
+  for (const auto& hook : *save_hooks_) hook(modules_of(parts), weights, folder);
+  return snapshot_of(parts, weights, python_random_, options);
 }
 
 std::vector<int> RunCheckpoints::writers_of(const ProcessState& state, std::source_location where) const {
@@ -241,6 +298,9 @@ std::vector<int> RunCheckpoints::writers_of(const ProcessState& state, std::sour
 void RunCheckpoints::finish(const ProcessState& state, std::source_location where) {
   if (!writing_) return;
   writing_ = false;
+  while (!part_written_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  // An exchange, so that a process that is gone is missed here, by name, and not by the one that waits for its part.
+  shared_failure(state, "", where);
   writer_.join();
   const std::string failure = shared_failure(state, std::exchange(writer_failure_, ""), where);
   if (!failure.empty()) throw CheckpointError("save_state: " + failure);
@@ -254,7 +314,7 @@ void RunCheckpoints::remove_oldest() const {
   for (size_t i = 0; i + limit < numbers.size(); ++i) fs::remove_all(folder / (kPrefix + std::to_string(numbers[i])));
 }
 
-std::optional<std::string> RunCheckpoints::load(RunParts& parts, const std::string& folder, const LoadStateOptions& options,
+std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::string& folder, const LoadStateOptions& options,
                                                 std::source_location where) {
   finish(parts.state, where);
   if (folder.empty() && (!project_.automatic_checkpoint_naming || project_.project_dir.empty())) {
@@ -289,13 +349,18 @@ std::optional<std::string> RunCheckpoints::load(RunParts& parts, const std::stri
   std::shared_ptr<LoadedRun> loaded;
   std::string failure;
   try {
+    auto modules = modules_of(parts);
+    for (const auto& hook : *load_hooks_) hook(modules, found[0]);
+    std::erase_if(parts.models, [&](const auto& model) {
+      return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
+    });
     loaded = read_run(parts, found[0]);
   } catch (const std::exception& error) {
     failure = error.what();
   }
   failure = shared_failure(parts.state, failure, where);
   if (!failure.empty()) throw CheckpointError("load_state: " + failure);
-  restore_run(parts, *loaded);
+  python_random_ = restore_run(parts, *loaded);
   return found[0];
 }
 

@@ -119,15 +119,17 @@ StateDict own_state(const RunParts& parts) {
           {"loaders", std::move(loaders)}};
 }
 
-void add_shared(Snapshot& snapshot, const RunParts& parts, bool safe_serialization) {
-  for (size_t i = 0; i < parts.models.size(); ++i) {
-    const TensorDict weights = accelerate::state_dict(parts.models[i]->module());
+void add_weights(Snapshot& snapshot, const std::vector<TensorDict>& weights, bool safe_serialization) {
+  for (size_t i = 0; i < weights.size(); ++i) {
     if (safe_serialization) {
-      snapshot.add(numbered_name("model", i, ".safetensors"), TensorFormat::safetensors, without_tied(weights));
+      snapshot.add(numbered_name("model", i, ".safetensors"), TensorFormat::safetensors, without_tied(weights[i]));
     } else {
-      snapshot.add(numbered_name("pytorch_model", i, ".bin"), TensorFormat::torch, weights);
+      snapshot.add(numbered_name("pytorch_model", i, ".bin"), TensorFormat::torch, weights[i]);
     }
   }
+}
+
+void add_shared(Snapshot& snapshot, const RunParts& parts) {
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     snapshot.add(numbered_name("optimizer", i, ".bin"), optimizer_state(parts.optimizers[i], parts.schedulers));
   }
@@ -195,9 +197,13 @@ std::string numbered_name(const std::string& stem, size_t number, const std::str
   return number == 0 ? stem + extension : fmt::format("{}_{}{}", stem, number, extension);
 }
 
-std::vector<RunFile> snapshot_of(const RunParts& parts, const SnapshotOptions& options) {
+std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
+                                 std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
   Snapshot snapshot(options.copy);
-  if (options.writes_shared) add_shared(snapshot, parts, options.safe_serialization);
+  if (options.writes_shared) {
+    add_weights(snapshot, weights, options.safe_serialization);
+    add_shared(snapshot, parts);
+  }
   if (!parts.gradients->sync_gradients()) {
     TensorDict gradients = pending_gradients(parts);
     if (!gradients.empty()) {
@@ -206,7 +212,7 @@ std::vector<RunFile> snapshot_of(const RunParts& parts, const SnapshotOptions& o
     }
   }
   const std::string name = fmt::format("random_states_{}.pkl", parts.state.process_index());
-  const auto random = current_random_states(parts.gradients->step(), parts.python_random);
+  const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
       {name, [name, random](ByteSink& sink) { write_random_states(sink, torch_archive_name(name), random); }});
   return std::move(snapshot.files);
@@ -216,6 +222,18 @@ std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std
   std::vector<FileRecord> records(files.size());
   in_parallel(files.size(), [&](size_t i) { records[i] = write_file(files[i], folder); });
   return records;
+}
+
+FileRecord record_of(const std::string& folder, const std::string& name) {
+  const InputFile file(fs::path(folder) / name);
+  FileRecord record{.name = name, .bytes = file.size()};
+  std::vector<char> buffer(std::min<uint64_t>(file.size(), uint64_t{1} << 20));
+  for (uint64_t offset = 0; offset < file.size(); offset += buffer.size()) {
+    const uint64_t size = std::min<uint64_t>(buffer.size(), file.size() - offset);
+    file.read(buffer.data(), size, offset);
+    record.crc32 = crc32(record.crc32, buffer.data(), size);
+  }
+  return record;
 }
 
 bool is_run_file(const std::string& name) {
@@ -316,7 +334,7 @@ std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& fo
   return loaded;
 }
 
-void restore_run(RunParts& parts, const LoadedRun& loaded) {
+std::shared_ptr<const PythonRandomStates> restore_run(RunParts& parts, const LoadedRun& loaded) {
   for (size_t i = 0; i < parts.models.size(); ++i) load_state_dict(parts.models[i]->module(), loaded.models[i]);
   for (size_t i = 0; i < parts.optimizers.size(); ++i) load_state_dict(parts.optimizers[i].optimizer(), loaded.optimizers[i]);
   for (size_t i = 0; i < parts.schedulers.size(); ++i) parts.schedulers[i].load_state_dict(loaded.schedulers[i]);
@@ -334,11 +352,10 @@ void restore_run(RunParts& parts, const LoadedRun& loaded) {
       parts.loaders[i].load_state_dict(loaders[i].as<StateDict>());
     parts.gradients->set_sync_gradients(loaded.own->at("sync_gradients").get<bool>());
   }
-  if (loaded.random) {
-    parts.gradients->set_step(loaded.random->step);
-    restore_random_states(*loaded.random);
-    parts.python_random = loaded.random->python;
-  }
+  if (!loaded.random) return nullptr;
+  parts.gradients->set_step(loaded.random->step);
+  restore_random_states(*loaded.random);
+  return loaded.random->python;
 }
 
 }  // namespace accelerate::detail

@@ -25,8 +25,10 @@ struct SnapshotOptions {
   bool writes_shared = true;
 };
 
-/// The files that this process writes of a checkpoint taken now.
-std::vector<RunFile> snapshot_of(const RunParts& parts, const SnapshotOptions& options);
+/// The files that this process writes of a checkpoint taken now, in which the models have these weights. `python_random` are
+/// Python's own random numbers, from the checkpoint that the run went on from, or null.
+std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
+                                 std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
 
 /// Writes them into `folder`, several at a time, and makes them durable.
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder);
@@ -34,8 +36,10 @@ std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std
 /// What was read of a checkpoint, before anything of the run is changed.
 struct LoadedRun;
 std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& folder);
-/// Sets the run to it.
-void restore_run(RunParts& parts, const LoadedRun& loaded);
+/// Sets the run to it. Returns Python's own random numbers, or null.
+std::shared_ptr<const PythonRandomStates> restore_run(RunParts& parts, const LoadedRun& loaded);
+/// The record of a file that somebody else wrote.
+FileRecord record_of(const std::string& folder, const std::string& name);
 
 /// Whether it is a file that save_state writes, here or in Python.
 bool is_run_file(const std::string& name);

@@ -25,8 +25,6 @@ struct RunParts {
   std::shared_ptr<GradScaler> scaler;
   std::shared_ptr<GradientState> gradients;
   std::vector<RegisteredObject> registered;
-  /// Of Python's own random numbers, from the checkpoint that the run went on from.
-  std::shared_ptr<const PythonRandomStates> python_random;
 };
 
 /// The names of files, which are Python's.

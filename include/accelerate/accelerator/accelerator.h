@@ -3,12 +3,22 @@
 #include <accelerate/accelerator/options.h>
 #include <accelerate/accelerator/preparable.h>
 #include <accelerate/accelerator/process_control.h>
+#include <accelerate/accelerator/registered_object.h>
+#include <accelerate/accelerator/save_state.h>
 #include <accelerate/accelerator/uneven_inputs_scope.h>
+#include <accelerate/checkpoint/weights.h>
 #include <accelerate/data/gather_for_metrics.h>
 #include <accelerate/training/autocast.h>
 #include <accelerate/training/clip.h>
 
+#include <filesystem>
+
 namespace accelerate {
+
+namespace detail {
+class RunCheckpoints;
+struct RunParts;
+}  // namespace detail
 
 /// What `backward` passes on to autograd.
 struct BackwardOptions {
@@ -79,7 +89,8 @@ class Accelerator : public ProcessControl {
     }
   }
   AcceleratedOptimizer prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options = {});
-  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const PlacementOptions& options = {});
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                         const PlacementOptions& options = {});
   AcceleratedOptimizer prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions& options = {});
   template <class Batch>
   DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {}) {
@@ -153,6 +164,41 @@ class Accelerator : public ProcessControl {
   const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
   const GradientState& gradient_state() const { return *gradients_; }
 
+  // --- Checkpoints -------------------------------------------------------------------------------------------------------
+  /// Objects that are saved and loaded with the run, in this order. They must outlive the accelerator.
+  template <class... T>
+  void register_for_checkpointing(T&... objects) {
+    (registered_.push_back(detail::registered(objects)), ...);
+  }
+  /// Saves everything that was prepared or registered, where the loaders are, and the random numbers of every process, in the
+  /// files of Python Accelerate. All processes call it. The folder appears when all of it is durable; without one it is
+  /// project_dir/checkpoints/checkpoint_N. CheckpointError, on all processes, leaves older checkpoints and the run as they were.
+  std::string save_state(const std::string& folder = {}, const SaveStateOptions& options = {},
+                         std::source_location where = std::source_location::current());
+  std::string save_state(const SaveStateOptions& options, std::source_location where = std::source_location::current()) {
+    return save_state(std::string(), options, where);
+  }
+  /// Goes on from such a folder, or from one that Python wrote: all processes call it after prepare. Without a folder from the
+  /// newest complete one under project_dir/checkpoints; nothing when there is none. Returns which it was. CheckpointError tells
+  /// what is wrong with it.
+  std::optional<std::filesystem::path> load_state(const std::string& folder = {}, const LoadStateOptions& options = {},
+                                                  std::source_location where = std::source_location::current());
+  /// The weights of a prepared model by name. They share their memory with it.
+  template <ModuleType M>
+  TensorDict get_state_dict(const Model<M>& model) const {
+    return state_dict_of(*model.core());
+  }
+  /// Writes the weights for others to use, see save_weights. All processes call it, the main process writes.
+  template <ModuleType M>
+  void save_model(const Model<M>& model, const std::string& folder, const SaveModelOptions& options = {},
+                  std::source_location where = std::source_location::current()) const {
+    save_model(*model.core(), folder, options, where);
+  }
+  HookHandle register_save_state_pre_hook(SaveStateHook hook);
+  HookHandle register_load_state_pre_hook(LoadStateHook hook);
+  /// Waits until what is being saved is durable. To be called by all processes when a run has come to its end.
+  void end_training(std::source_location where = std::source_location::current());
+
   // --- Metrics -----------------------------------------------------------------------------------------------------------
   /// See the function of the same name: what all processes have, each sample counted once. Several values give a tuple.
   template <class T>
@@ -162,7 +208,7 @@ class Accelerator : public ProcessControl {
   }
   template <class First, class Second, class... Rest>
   requires(!std::same_as<Second, GatherForMetricsOptions>) auto gather_for_metrics(const First& first, const Second& second,
-                                                                                    const Rest&... rest) const {
+                                                                                   const Rest&... rest) const {
     return std::tuple<First, Second, Rest...>(gather_for_metrics(first), gather_for_metrics(second), gather_for_metrics(rest)...);
   }
 
@@ -205,7 +251,8 @@ class Accelerator : public ProcessControl {
     } else {
       constexpr bool is_handle = !std::is_void_v<typename detail::pointee<Object>::type> ||
                                  std::same_as<Object, AcceleratedOptimizer> || std::same_as<Object, AcceleratedScheduler>;
-      static_assert(is_handle || std::is_lvalue_reference_v<T>, "an optimizer or scheduler must outlive what is prepared from it");
+      static_assert(is_handle || std::is_lvalue_reference_v<T>,
+                    "an optimizer or scheduler must outlive what is prepared from it");
       if constexpr (detail::PreparesOptimizer<Object>) {
         return prepare_optimizer(object, {.device_placement = placement});
       } else {
@@ -227,6 +274,10 @@ class Accelerator : public ProcessControl {
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
+  static TensorDict state_dict_of(const detail::ModelCore& model);
+  void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
+                  std::source_location where) const;
+  detail::RunParts run_parts() const;
 
   AcceleratorOptions options_;
   std::shared_ptr<GradientState> gradients_;
@@ -236,6 +287,8 @@ class Accelerator : public ProcessControl {
   std::vector<AcceleratedOptimizer> optimizers_;
   std::vector<AcceleratedScheduler> schedulers_;
   std::vector<detail::LoaderHandle> loaders_;
+  std::vector<RegisteredObject> registered_;
+  std::unique_ptr<detail::RunCheckpoints> checkpoints_;
 };
 
 }  // namespace accelerate

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <accelerate/accelerator/project_configuration.h>
 #include <accelerate/data/data_loader_configuration.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/distributed/random.h>
@@ -27,10 +28,13 @@ struct AcceleratorOptions {
   int gradient_accumulation_steps = 1;
   /// When an accumulation ends, and when gradients travel during one.
   GradientAccumulationOptions gradient_accumulation = {};
-  /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every call.
+  /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every
+  /// call.
   bool step_scheduler_with_optimizer = true;
   /// How loaders are divided among processes.
   DataLoaderConfiguration dataloader = {};
+  /// Where the run keeps checkpoints and logs.
+  ProjectConfiguration project = {};
   /// Whose random states are made equal when a pass over a loader begins.
   std::vector<RngType> rng_types = {RngType::generator};
   /// How gradients are exchanged.

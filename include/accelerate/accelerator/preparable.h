@@ -55,8 +55,8 @@ concept ModuleHolder = requires(const H& holder) {
 };
 
 template <class T>
-concept PreparesModel = ModuleHolder<T> || std::derived_from<typename pointee<T>::type, torch::nn::Module> ||
-    is_prepared_model<T>::value;
+concept PreparesModel =
+    ModuleHolder<T> || std::derived_from<typename pointee<T>::type, torch::nn::Module> || is_prepared_model<T>::value;
 template <class T>
 concept PreparesLoader = is_data_loader<T>::value;
 template <class T>

@@ -14,8 +14,8 @@ struct JoinUnevenInputsOptions {
   std::optional<bool> even_batches = {};
 };
 
-/// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in what the others exchange until
-/// theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
+/// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in what the others exchange
+/// until theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
 class [[nodiscard]] UnevenInputsScope {
  public:
   UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients, const std::vector<detail::LoaderHandle>& loaders,

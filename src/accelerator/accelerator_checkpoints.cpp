@@ -1,0 +1,46 @@
+#include <accelerate/accelerator/accelerator.h>
+#include <accelerate/checkpoint/module_state.h>
+#include <accelerate/core/error.h>
+
+#include "accelerator/run_checkpoints.h"
+
+namespace accelerate {
+
+detail::RunParts Accelerator::run_parts() const {
+  return {state(), models_, optimizers_, schedulers_, loaders_, scaler_, gradients_, registered_};
+}
+
+std::string Accelerator::save_state(const std::string& folder, const SaveStateOptions& options, std::source_location where) {
+  return checkpoints_->save(run_parts(), folder, options, where);
+}
+
+std::optional<std::filesystem::path> Accelerator::load_state(const std::string& folder, const LoadStateOptions& options,
+                                                             std::source_location where) {
+  const auto found = checkpoints_->load(run_parts(), folder, options, where);
+  return found ? std::optional<std::filesystem::path>(*found) : std::nullopt;
+}
+
+TensorDict Accelerator::state_dict_of(const detail::ModelCore& model) { return accelerate::state_dict(model.module()); }
+
+void Accelerator::save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
+                             std::source_location where) const {
+  const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
+  std::string failure;
+  if (writes) {
+    try {
+      save_weights(state_dict_of(model), folder, options);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+  }
+  failure = detail::shared_failure(state(), failure, where);
+  if (!failure.empty()) throw CheckpointError("save_model: " + failure);
+}
+
+HookHandle Accelerator::register_save_state_pre_hook(SaveStateHook hook) { return checkpoints_->before_saving(std::move(hook)); }
+
+HookHandle Accelerator::register_load_state_pre_hook(LoadStateHook hook) { return checkpoints_->before_loading(std::move(hook)); }
+
+void Accelerator::end_training(std::source_location where) { checkpoints_->finish(state(), where); }
+
+}  // namespace accelerate

@@ -90,6 +90,8 @@ void StagedFolder::commit(const std::function<bool(const std::string&)>& replace
   committed_ = true;
   sync_folder_entries(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
   if (replaces) fs::remove_all(aside_, problem);
+  // The folder that unfinished ones are in, when this was the only one there; one that holds anything else is not removed.
+  if (aside_.parent_path() != target_.parent_path()) fs::remove(aside_.parent_path(), problem);
 }
 
 }  // namespace accelerate

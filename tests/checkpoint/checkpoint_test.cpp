@@ -132,7 +132,7 @@ TEST(SafetensorsFile, AFileThatCannotBeWrittenLeavesTheOldOneAndNothingElse) {
   EXPECT_NE(message_of([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"), std::string::npos);
   std::filesystem::create_directory(folder / "folder.safetensors");
   EXPECT_NE(message_of([&] { load_file(folder / "folder.safetensors"); }).find("not a file"), std::string::npos);
-  EXPECT_THROW(save_file({}, folder / "weights.pth"), accelerate::UsageError);
+  EXPECT_THROW(save_file({}, folder / "weights.txt"), accelerate::UsageError);
 }
 
 TEST(ModuleState, NamesAndOrderAreThoseOfPython) {

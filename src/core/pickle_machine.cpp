@@ -348,7 +348,6 @@ PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   const size_t dot = full.rfind('.');
   const KnownGlobal* known = find_known_global(std::string_view(full).substr(0, dot), std::string_view(full).substr(dot + 1));
   if (known == nullptr) {
-    charge(full.size());
     return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{full, arguments, nullptr}));
   }
   if (known->call == nullptr) fail("the pickle calls " + full + ", which plain data and tensors do not need. It was refused");

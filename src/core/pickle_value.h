@@ -83,7 +83,7 @@ struct PickleDict {
 
 /// An instance of a class that a caller of the reader allowed by name.
 struct PickleObject {
-  std::string name;  // "module.Class"
+  std::string_view name;  // "module.Class", a text of the tree
   PickleNode* arguments = nullptr;
   PickleNode* state = nullptr;
 };

@@ -154,6 +154,7 @@ MergeableTensor distributed_tensor(const std::shared_ptr<DistributedFolder>& fol
     Chunk chunk{sizes_of(folder->field(*piece, "offsets")), sizes_of(folder->field(*piece, "sizes"))};
     const auto place = places.find({key, chunk.offsets});
     if (place == places.end()) folder->fail("a piece of " + name + " is nowhere");
+    folder->field(*place->second, "relative_path");  // it has fields at all
     const PickleNode* transforms = place->second->object().state->find("transform_descriptors");
     if (transforms != nullptr && !transforms->is(PickleKind::kNone)) folder->fail(name + " is compressed or encrypted");
     chunk.file = &folder->open(folder->field(*place->second, "relative_path").text());
@@ -177,8 +178,9 @@ std::map<std::string, std::string> merged_names(const DistributedFolder& folder)
   const bool known = paths.is_dict() && !paths.dict().items.empty();
   bool nested = known;
   for (const auto& item : known ? paths.dict().items : PicklePairs{}) {
-    const auto& first = paths.dict().items.front().second->items().at(0);
     const auto& path = item.second->items();
+    if (path.empty()) folder.fail("a tensor has no name");
+    const auto& first = paths.dict().items.front().second->items()[0];
     nested = nested && path.size() > 1 && path[0]->is(PickleKind::kText) && first->is(PickleKind::kText) &&
              path[0]->text() == first->text();
   }
@@ -198,14 +200,18 @@ std::map<std::string, std::string> merged_names(const DistributedFolder& folder)
 
 MergeableWeights open_distributed_checkpoint(const std::filesystem::path& path) {
   const auto folder = std::make_shared<DistributedFolder>(path);
-  const auto names = merged_names(*folder);
-  const auto places = chunk_places(*folder);
   MergeableWeights weights;
   weights.owners.push_back(folder);
-  for (const auto& [key, description] : folder->field(*folder->tree.root, "state_dict_metadata").dict().items) {
-    if (!description->is(PickleKind::kObject) || !description->object().name.ends_with(".TensorStorageMetadata"))
-      folder->fail(key->text() + " is not a tensor");
-    weights.tensors.push_back(distributed_tensor(folder, names.at(key->text()), key->text(), *description, places));
+  try {
+    const auto names = merged_names(*folder);
+    const auto places = chunk_places(*folder);
+    for (const auto& [key, description] : folder->field(*folder->tree.root, "state_dict_metadata").dict().items) {
+      if (!description->is(PickleKind::kObject) || !description->object().name.ends_with(".TensorStorageMetadata"))
+        folder->fail(key->text() + " is not a tensor");
+      weights.tensors.push_back(distributed_tensor(folder, names.at(key->text()), key->text(), *description, places));
+    }
+  } catch (const PickleKindError& error) {
+    folder->fail(error.what());
   }
   return weights;
 }

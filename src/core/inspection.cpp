@@ -96,6 +96,8 @@ void look_into(const std::filesystem::path& path, InspectedFile& file) {
     look_into_safetensors(source, file);
   } else if (name.ends_with(".index.json")) {
     look_into_index(source, file);
+  } else if (name.ends_with(".distcp")) {
+    file.format = "other";  // several torch files in a row; only their description tells where each begins
   } else if (is_torch_name(name) || looks_like_zip(source) || looks_like_legacy(source)) {
     look_into_torch_file(source, file);
   } else {

@@ -16,14 +16,14 @@
 namespace accelerate {
 namespace {
 
-constexpr uint64_t kPiece = 1 << 20;
+constexpr uint64_t kMergePiece = 1 << 20;
 
 using TakePiece = std::function<void(const void*, uint64_t)>;
 
 void read_in_pieces(const ByteSource& source, uint64_t offset, uint64_t size, const TakePiece& take) {
-  std::string piece(std::min(size, kPiece), '\0');
+  std::string piece(std::min(size, kMergePiece), '\0');
   for (uint64_t done = 0; done < size; done += piece.size()) {
-    piece.resize(std::min(kPiece, size - done));
+    piece.resize(std::min(kMergePiece, size - done));
     source.read(piece.data(), piece.size(), offset + done);
     take(piece.data(), piece.size());
   }

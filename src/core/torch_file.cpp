@@ -134,6 +134,7 @@ void TorchFile::read_legacy(const PickleRules& rules) {
   std::unordered_map<std::string, uint64_t> element_sizes;
   for (const PickleTensor* tensor : tensors_below(root())) element_sizes[tensor->storage] = legacy_element_size(*tensor);
   for (const PickleNode* key : keys.root->items()) {
+    if (!key->is(PickleKind::kText)) bad_torch_file(source_, "it has a storage without a name");
     const auto element = element_sizes.find(key->text());
     if (element == element_sizes.end()) bad_torch_file(source_, "no tensor uses its storage " + key->text().substr(0, 80));
     uint64_t count = 0, size = 0;

@@ -30,6 +30,11 @@ TEST(Shards, ATensorLargerThanTheLimitIsAlone) {
   EXPECT_EQ(plan.total_size, 111u);
 }
 
+TEST(Shards, AShardMayBeExactlyAsLargeAsTheLimit) {
+  const auto plan = accelerate::plan_shards({{"a", 5}, {"b", 5}, {"c", 10}, {"d", 1}}, 10);
+  EXPECT_EQ(plan.shards, (std::vector<std::vector<std::string>>{{"a", "b"}, {"c"}, {"d"}}));
+}
+
 TEST(Shards, TensorsOfOneStorageStayTogetherAndCountOnce) {
   const auto plan = accelerate::plan_shards({{"a", 8, 1}, {"b", 8, 2}, {"c", 8, 1}, {"d", 8}}, 10);
   EXPECT_EQ(plan.shards, (std::vector<std::vector<std::string>>{{"a", "c"}, {"b"}, {"d"}}));

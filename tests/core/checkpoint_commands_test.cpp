@@ -129,6 +129,8 @@ TEST(MergeWeightsCommand, TiedWeightsAreStoredOnce) {
   EXPECT_TRUE(mentions(shown.output, "shares its storage with embed.weight")) << shown.output << shown.errors;
 }
 
+// golden/checkpoints/distributed: torch.distributed.checkpoint.save of {"model": ...} by two processes of torch 2.13.0, sharded
+// over rows and columns, and what merge_fsdp_weights of accelerate 1.15.0 made of it.
 TEST(MergeWeightsCommand, ADistributedCheckpointBecomesTheFileThatPythonMakesOfIt) {
   Folder folder;
   const auto result = files_command({"merge-weights", golden_path("distributed/model"), folder / "out"});

@@ -22,13 +22,15 @@ struct Subcommand {
 
 constexpr std::array kSubcommands = {
     Subcommand{"launch", "start a program on one or more processes", run_launch_command},
+    Subcommand{"inspect", "tell what a file of weights, or a checkpoint, holds", run_inspect_command},
+    Subcommand{"merge-weights", "make one file of a folder of shards", run_merge_command},
 };
 
 void print_help(FILE* out) {
   std::fputs("usage: accelerate <command> [arguments]\n\ncommands:\n", out);
-  for (const auto& command : kSubcommands) std::fprintf(out, "  %-12s %s\n", command.name, command.summary);
+  for (const auto& command : kSubcommands) std::fprintf(out, "  %-14s %s\n", command.name, command.summary);
   std::fputs(
-      "\noptions:\n  -h, --help   show this text\n  --version    show the version\n\n"
+      "\noptions:\n  -h, --help     show this text\n  --version      show the version\n\n"
       "`accelerate <command> --help` explains a command.\n",
       out);
 }

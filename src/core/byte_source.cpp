@@ -6,19 +6,33 @@
 
 namespace accelerate {
 
+void ByteSource::require(uint64_t offset, uint64_t size) const {
+  if (offset <= size_ && size <= size_ - offset) return;
+  throw CheckpointError(name_ + " ends at byte " + std::to_string(size_) + ", before the " + std::to_string(size) +
+                        " bytes that should stand at " + std::to_string(offset) + ".");
+}
+
 std::string ByteSource::text(uint64_t offset, uint64_t size) const {
-  if (offset > size_ || size > size_ - offset) {
-    throw CheckpointError(name_ + " ends at byte " + std::to_string(size_) + ", before the " + std::to_string(size) +
-                          " bytes that should stand at " + std::to_string(offset) + ".");
-  }
+  require(offset, size);
   std::string bytes(size, '\0');
   read(bytes.data(), size, offset);
   return bytes;
 }
 
 void MemorySource::read(void* bytes, uint64_t size, uint64_t offset) const {
-  if (offset > size_ || size > size_ - offset) throw CheckpointError(name_ + " is too short.");
+  require(offset, size);
   if (size > 0) std::memcpy(bytes, bytes_.data() + offset, size);
+}
+
+SectionSource::SectionSource(const ByteSource& whole, uint64_t offset, uint64_t size)
+    : ByteSource(whole.name()), whole_(whole), offset_(offset) {
+  whole.require(offset, size);
+  size_ = size;
+}
+
+void SectionSource::read(void* bytes, uint64_t size, uint64_t offset) const {
+  require(offset, size);
+  whole_.read(bytes, size, offset_ + offset);
 }
 
 }  // namespace accelerate

@@ -18,6 +18,8 @@ class ByteSource {
   virtual void read(void* bytes, uint64_t size, uint64_t offset) const = 0;
   /// `size` bytes from `offset` on, checked against the size of the source before memory is asked for.
   std::string text(uint64_t offset, uint64_t size) const;
+  /// Throws as `text` does when there are no `size` bytes at `offset`.
+  void require(uint64_t offset, uint64_t size) const;
 
  protected:
   explicit ByteSource(std::string name) : name_(std::move(name)) {}
@@ -34,6 +36,18 @@ class MemorySource final : public ByteSource {
 
  private:
   std::string_view bytes_;
+};
+
+/// Some bytes of another source, as if they were all. The other outlives this.
+class SectionSource final : public ByteSource {
+ public:
+  /// CheckpointError when the section reaches beyond the other's end.
+  SectionSource(const ByteSource& whole, uint64_t offset, uint64_t size);
+  void read(void* bytes, uint64_t size, uint64_t offset) const override;
+
+ private:
+  const ByteSource& whole_;
+  uint64_t offset_;
 };
 
 }  // namespace accelerate

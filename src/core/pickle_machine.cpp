@@ -23,7 +23,7 @@ std::string shown(std::string_view name) {
 }
 
 /// The fewest bytes that hold the number, its sign in the last bit.
-std::string_view trimmed(std::string_view number) {
+std::string_view fewest_bytes(std::string_view number) {
   while (number.size() > 1) {
     const auto last = static_cast<unsigned char>(number.back());
     const auto before = static_cast<unsigned char>(number[number.size() - 2]);
@@ -171,7 +171,7 @@ void PickleMachine::longer_int() {
 }
 
 void PickleMachine::push_long(std::string_view little_endian) {
-  const auto number = trimmed(little_endian);
+  const auto number = fewest_bytes(little_endian);
   if (number.size() > 8) {
     push(tree_.make(PickleKind::kBigInt, std::string(number)));
     return;
@@ -348,7 +348,6 @@ PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   const size_t dot = full.rfind('.');
   const KnownGlobal* known = find_known_global(std::string_view(full).substr(0, dot), std::string_view(full).substr(dot + 1));
   if (known == nullptr) {
-    charge(full.size());
     return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{full, arguments, nullptr}));
   }
   if (known->call == nullptr) fail("the pickle calls " + full + ", which plain data and tensors do not need. It was refused");
@@ -483,7 +482,11 @@ void PickleMachine::run() {
 
 PickleTree read_pickle(std::string_view bytes, const std::string& file, const PickleRules& rules, size_t* used) {
   PickleMachine machine(bytes, file, rules);
-  machine.run();
+  try {
+    machine.run();
+  } catch (const PickleKindError& error) {  // from the calls, which do not know the file
+    machine.fail(error.what());
+  }
   check_pickled_value(machine, *machine.tree().root, machine.position());
   if (used != nullptr) *used = machine.position();
   return std::move(machine.tree());

@@ -105,10 +105,6 @@ void PickleOutput::integers(const std::vector<int64_t>& values) {
 }
 
 void PickleOutput::bytes_call(const std::string& bytes) {
-  if (bytes.empty()) {
-    global("__builtin__", "bytes");
-    return codes(")R");
-  }
   global("_codecs", "encode");
   std::string characters;
   for (const char c : bytes) {

@@ -34,7 +34,8 @@ class PickleOutput {
   void end_tuple(size_t count);
   /// A tuple of ints, remembered.
   void integers(const std::vector<int64_t>& values);
-  /// The call that makes bytes: protocol 2 has none of its own.
+  /// The call that makes bytes: protocol 2 has none of its own. For no bytes at all Python makes another call, `bytes()`, which
+  /// torch.load(weights_only=True) refuses; this one it accepts.
   void bytes_call(const std::string& bytes);
 
   /// The object just written gets the next number.

@@ -1,7 +1,5 @@
 #include "core/pickle_value.h"
 
-#include <accelerate/core/error.h>
-
 #include <algorithm>
 #include <array>
 
@@ -17,7 +15,7 @@ constexpr std::array<std::string_view, 27> kKindNames = {
 template <typename T>
 const T& get_as(const PickleNode& node, const char* wanted) {
   if (const T* value = std::get_if<T>(&node.data)) return *value;
-  throw CheckpointError("A pickled value is " + std::string(to_string(node.kind)) + " where " + wanted + " was expected.");
+  throw PickleKindError("A pickled value is " + std::string(to_string(node.kind)) + " where " + wanted + " was expected.");
 }
 
 }  // namespace

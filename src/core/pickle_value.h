@@ -1,5 +1,7 @@
 #pragma once
 
+#include <accelerate/core/error.h>
+
 #include <complex>
 #include <cstdint>
 #include <deque>
@@ -49,6 +51,12 @@ enum class PickleKind : uint8_t {
 /// "a list", "an OrderedDict": for messages.
 std::string_view to_string(PickleKind kind);
 
+/// A value is of another kind than was asked for.
+class PickleKindError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 /// A tensor as files describe it. Its elements lie in the storage called `storage`; tensors that share one name it alike.
 struct PickleTensor {
   std::string storage;  // "" on the meta device, which has none
@@ -83,7 +91,7 @@ struct PickleDict {
 
 /// An instance of a class that a caller of the reader allowed by name.
 struct PickleObject {
-  std::string name;  // "module.Class"
+  std::string_view name;  // "module.Class", a text of the tree
   PickleNode* arguments = nullptr;
   PickleNode* state = nullptr;
 };
@@ -98,7 +106,7 @@ struct PickleNode {
 
   bool is(PickleKind other) const { return kind == other; }
   bool is_dict() const { return std::holds_alternative<PickleDict>(data); }
-  /// Each throws CheckpointError, saying what was found, when the value is of another kind.
+  /// Each throws PickleKindError, saying what was found, when the value is of another kind.
   bool boolean() const;
   int64_t integer() const;
   /// A float, or an int as one.

@@ -134,6 +134,7 @@ void TorchFile::read_legacy(const PickleRules& rules) {
   std::unordered_map<std::string, uint64_t> element_sizes;
   for (const PickleTensor* tensor : tensors_below(root())) element_sizes[tensor->storage] = legacy_element_size(*tensor);
   for (const PickleNode* key : keys.root->items()) {
+    if (!key->is(PickleKind::kText)) bad_torch_file(source_, "it has a storage without a name");
     const auto element = element_sizes.find(key->text());
     if (element == element_sizes.end()) bad_torch_file(source_, "no tensor uses its storage " + key->text().substr(0, 80));
     uint64_t count = 0, size = 0;
@@ -175,6 +176,42 @@ void TorchFile::read(const TorchStorage& storage, void* bytes) const {
 
 void TorchFile::require_crc(const TorchStorage& storage, uint32_t crc) const {
   if (zip_ != nullptr) zip_->require_crc(*zip_->find(folder_ + "data/" + storage.key), crc);
+}
+
+void TorchFile::verify(const TorchStorage& storage) const {
+  if (zip_ != nullptr) zip_->verify(*zip_->find(folder_ + "data/" + storage.key));
+}
+
+std::string TorchFile::elements(const PickleTensor& tensor) const {
+  const TorchStorage& where = storage(tensor.storage);
+  std::string bytes(where.size, '\0');
+  read(where, bytes.data());
+  const auto element = static_cast<size_t>(tensor.dtype->bytes);
+  if (is_contiguous(tensor)) {
+    const auto count = static_cast<size_t>(tensor_extent(tensor, source_.name())) - static_cast<size_t>(tensor.offset) * element;
+    return tensor_extent(tensor, source_.name()) == 0 ? "" : bytes.substr(static_cast<size_t>(tensor.offset) * element, count);
+  }
+  std::string gathered;
+  std::vector<int64_t> at(tensor.sizes.size(), 0);
+  if (tensor_extent(tensor, source_.name()) == 0) return gathered;
+  for (;;) {
+    int64_t place = tensor.offset;
+    for (size_t i = 0; i < at.size(); ++i) place += at[i] * tensor.strides[i];
+    gathered.append(bytes, static_cast<size_t>(place) * element, element);
+    size_t dimension = at.size();
+    while (dimension > 0 && ++at[dimension - 1] == tensor.sizes[dimension - 1]) at[--dimension] = 0;
+    if (dimension == 0) return gathered;
+  }
+}
+
+bool is_contiguous(const PickleTensor& tensor) {
+  int64_t stride = 1;
+  for (size_t i = tensor.sizes.size(); i-- > 0;) {
+    if (tensor.sizes[i] == 0) return true;
+    if (tensor.sizes[i] != 1 && tensor.strides[i] != stride) return false;
+    stride *= tensor.sizes[i];
+  }
+  return true;
 }
 
 TorchFileWriter::TorchFileWriter(ByteSink& sink, const std::string& archive, const PickleNode& root) : zip_(sink, archive) {

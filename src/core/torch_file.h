@@ -38,6 +38,10 @@ class TorchFile {
   void read(const TorchStorage& storage, void* bytes) const;
   /// For those who read the bytes themselves, perhaps in pieces: throws unless `crc` is the storage's, where it has one.
   void require_crc(const TorchStorage& storage, uint32_t crc) const;
+  /// Reads a storage in pieces and throws when its checksum is wrong.
+  void verify(const TorchStorage& storage) const;
+  /// The elements of a tensor of the tree one after the other, whatever its strides. Its storage is read whole.
+  std::string elements(const PickleTensor& tensor) const;
   /// Written by torch before 1.6, or asked for since.
   bool is_legacy() const { return zip_ == nullptr; }
 
@@ -60,6 +64,9 @@ std::vector<const PickleTensor*> tensors_below(const PickleNode& root);
 
 /// What a tensor needs of its storage, in bytes; CheckpointError, naming `file`, when that is more than can be counted.
 uint64_t tensor_extent(const PickleTensor& tensor, const std::string& file);
+
+/// Do the elements lie one after the other, in order?
+bool is_contiguous(const PickleTensor& tensor);
 
 /// Writes a torch.save file (zip format) that torch.load(weights_only=True) accepts, one storage after the other. With the values
 /// that Python has, and storages called "0", "1", ... in the order in which the tree names them, the bytes are Python's.

@@ -39,10 +39,10 @@ void ZipWriter::emit(std::string_view bytes) {
   position_ += bytes.size();
 }
 
-std::string ZipWriter::extra64(const Member& member) const {
+std::string ZipWriter::extra64(const Member& member, bool packed_size) const {
   if (!member.large) return "";
   std::string numbers;
-  if (member.size >= zip::kSee64) append_numbers(numbers, member.size, member.size);
+  if (member.size >= zip::kSee64) append_numbers(numbers, member.size, packed_size ? member.size : 0);
   if (member.header >= zip::kSee64) append_numbers(numbers, member.header);
   std::string field;
   append_numbers(field, zip::kExtra64, static_cast<uint16_t>(numbers.size()));
@@ -56,7 +56,7 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   member_ = {.name = folder_ + "/" + std::string(name), .size = size, .header = position_};
   member_.large = size >= zip::kSee64 || position_ >= zip::kSee64;
   if (member_.name.size() > 0xFFFF) throw UsageError("A name of " + std::to_string(member_.name.size()) + " bytes is too long.");
-  const std::string extra = extra64(member_);
+  const std::string extra = extra64(member_, false);  // torch leaves it out before the bytes
   const std::string padding = padding_field(position_ + zip::kLocalSize + member_.name.size() + extra.size());
   std::string header;
   append_numbers(header, zip::kLocalSignature, uint16_t{0}, flags_of(size), uint16_t{0}, uint32_t{0});
@@ -89,7 +89,7 @@ void ZipWriter::end() {
     }
     emit(descriptor);
   }
-  const std::string extra = extra64(member_);
+  const std::string extra = extra64(member_, true);
   append_numbers(directory_, zip::kCentralSignature, uint16_t{0}, uint16_t{0}, flags_of(member_.size), uint16_t{0}, uint32_t{0});
   append_numbers(directory_, member_.crc, or_see64(member_.size), or_see64(member_.size));
   append_numbers(directory_, static_cast<uint16_t>(member_.name.size()), static_cast<uint16_t>(extra.size()));

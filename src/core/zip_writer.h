@@ -39,7 +39,7 @@ class ZipWriter {
 
   void emit(std::string_view bytes);
   void end();
-  std::string extra64(const Member& member) const;
+  std::string extra64(const Member& member, bool packed_size) const;
 
   ByteSink& sink_;
   std::string folder_;

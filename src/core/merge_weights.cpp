@@ -1,0 +1,132 @@
+#include <accelerate/core/error.h>
+#include <accelerate/core/merge_weights.h>
+
+#include <unordered_set>
+
+#include "core/file.h"
+#include "core/mergeable_weights.h"
+#include "core/safetensors_header.h"
+#include "core/torch_file.h"
+#include "core/weight_shards.h"
+
+namespace accelerate {
+namespace {
+
+void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& sink, MergeResult& result) {
+  std::vector<SafetensorsEntry> entries;
+  std::unordered_map<std::string, const MergeableTensor*> by_name;
+  for (const auto& tensor : tensors) {
+    if (tensor.same_as) {
+      result.left_out.push_back(tensor.name);
+      continue;
+    }
+    if (tensor.safetensors_dtype.empty()) {
+      throw CheckpointError("The tensor " + tensor.name + " is " + std::string(tensor.dtype->name) +
+                            ", which a safetensors file cannot hold. Use --unsafe_serialization.");
+    }
+    entries.push_back({tensor.name, tensor.safetensors_dtype, tensor.shape, 0, 0});
+    by_name[tensor.name] = &tensor;
+  }
+  SafetensorsHeader header;
+  const std::string start = make_safetensors_header(std::move(entries), {{"format", "pt"}}, header);
+  sink.write(start.data(), start.size());
+  for (const auto& entry : header.entries) {
+    by_name.at(entry.name)->read([&](const void* bytes, uint64_t size) { sink.write(bytes, size); });
+    result.bytes += entry.end - entry.begin;
+    ++result.tensors;
+  }
+}
+
+PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
+  if (tensor.dtype == nullptr) {
+    throw CheckpointError("The tensor " + tensor.name + " is " + tensor.safetensors_dtype +
+                          ", which a torch file cannot hold. Leave --unsafe_serialization out.");
+  }
+  PickleTensor made;
+  made.storage = std::to_string(storage);
+  made.dtype = tensor.dtype;
+  made.storage_elements = tensor.bytes / static_cast<uint64_t>(tensor.dtype->bytes);
+  made.sizes = tensor.shape;
+  made.strides.assign(tensor.shape.size(), 1);
+  for (size_t i = tensor.shape.size(); i-- > 1;) made.strides[i - 1] = made.strides[i] * std::max<int64_t>(tensor.shape[i], 1);
+  return made;
+}
+
+/// Tensors that are one stay one.
+void write_torch_file(const std::vector<MergeableTensor>& tensors, const std::filesystem::path& path, ByteSink& sink,
+                      MergeResult& result) {
+  PickleTree tree;
+  PicklePairs pairs;
+  std::vector<PickleNode*> nodes;
+  std::vector<const MergeableTensor*> stored;
+  for (const auto& tensor : tensors) {
+    if (tensor.same_as) {
+      nodes.push_back(nodes[*tensor.same_as]);
+    } else {
+      nodes.push_back(tree.tensor(contiguous_tensor(tensor, stored.size())));
+      stored.push_back(&tensor);
+    }
+    pairs.emplace_back(tree.text(tensor.name), nodes.back());
+  }
+  tree.root = tree.dict(std::move(pairs));
+  TorchFileWriter writer(sink, torch_archive_name(path.string()), *tree.root);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    writer.begin(std::to_string(i), stored[i]->bytes);
+    stored[i]->read([&](const void* bytes, uint64_t size) { writer.write(bytes, size); });
+    result.bytes += stored[i]->bytes;
+  }
+  writer.finish();
+  result.tensors = tensors.size();
+}
+
+void require_distinct(const std::vector<MergeableTensor>& tensors) {
+  std::unordered_set<std::string_view> names;
+  for (const auto& tensor : tensors) {
+    if (!names.insert(tensor.name).second) throw CheckpointError("Two of the tensors to merge are called " + tensor.name + ".");
+  }
+}
+
+bool lies_inside(const std::filesystem::path& file, const std::filesystem::path& folder) {
+  const auto relative = std::filesystem::weakly_canonical(file).lexically_relative(std::filesystem::canonical(folder));
+  return !relative.empty() && *relative.begin() != "..";
+}
+
+std::filesystem::path output_file(const std::filesystem::path& out, const MergeOptions& options) {
+  const auto format = options.safe_serialization ? WeightFormat::kSafetensors : WeightFormat::kTorch;
+  if (out.extension() == ".safetensors" || out.extension() == ".bin") {
+    if ((out.extension() == ".safetensors") != options.safe_serialization)
+      throw UsageError(out.string() + " does not fit: --unsafe_serialization makes a .bin, without it a .safetensors is made.");
+    return out;
+  }
+  return out / weight_file_name(format);
+}
+
+}  // namespace
+
+MergeResult merge_weights(const std::filesystem::path& folder, const std::filesystem::path& out, const MergeOptions& options) {
+  MergeResult result;
+  result.file = output_file(out, options);
+  const MergeableWeights weights = find_mergeable_weights(folder);
+  require_distinct(weights.tensors);
+  if (options.remove_checkpoint_dir && lies_inside(result.file, folder))
+    throw UsageError("The merged file would lie in " + folder.string() +
+                     ", which is to be removed. Choose another place for it.");
+  if (const auto parent = result.file.parent_path(); !parent.empty()) {
+    std::error_code problem;
+    std::filesystem::create_directories(parent, problem);
+    if (problem) throw CheckpointError("Cannot make the folder " + parent.string() + ": " + problem.message() + ".");
+  }
+  OutputFile file(result.file);
+  options.safe_serialization ? write_safetensors(weights.tensors, file, result)
+                             : write_torch_file(weights.tensors, result.file, file, result);
+  file.commit();
+  if (options.remove_checkpoint_dir) {
+    std::error_code problem;
+    std::filesystem::remove_all(folder, problem);
+    if (problem)
+      throw CheckpointError("Cannot remove " + folder.string() + ": " + problem.message() + ". The merged file is complete.");
+  }
+  return result;
+}
+
+}  // namespace accelerate

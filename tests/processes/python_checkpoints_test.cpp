@@ -83,6 +83,11 @@ TEST_F(CheckpointExchange, WhatPythonSavedGoesOnHere) {
     const auto python = peer(true, processes, "save");
     expect_continued(python, peer(false, processes, "load"), processes);
   }
+  // What two processes saved, on one and on three: other rows, so other losses, of as many steps and from the same sums.
+  for (const int processes : {1, 3}) {
+    const auto got = figures(peer(false, processes, "load").output);
+    EXPECT_EQ(got.size(), 7U * (3U * static_cast<unsigned>(processes) + 1U));
+  }
 }
 
 TEST_F(CheckpointExchange, WhatWasSavedHereGoesOnInPython) {

@@ -77,6 +77,18 @@ Parts build(const std::string& kind) {
   } else if (kind == "adagrad_exponential") {
     parts.optimizer = std::make_shared<optim::Adagrad>(parameters, optim::AdagradOptions(0.05));
     parts.scheduler = std::make_shared<ExponentialLR>(*parts.optimizer, 0.9);
+  } else if (kind == "groups_sequential") {
+    std::vector<optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<at::Tensor>(parameters.begin(), parameters.begin() + 2));
+    groups.emplace_back(std::vector<at::Tensor>(parameters.begin() + 2, parameters.end()),
+                        std::make_unique<optim::SGDOptions>(optim::SGDOptions(0.05).momentum(0.9)));
+    parts.optimizer = std::make_shared<optim::SGD>(groups, optim::SGDOptions(0.1).momentum(0.9));
+    parts.scheduler = std::make_shared<SequentialLR>(
+        *parts.optimizer,
+        SchedulerPointers{
+            std::make_shared<LinearLR>(*parts.optimizer, LinearLROptions{.start_factor = 0.1, .total_iters = 4}),
+            std::make_shared<MultiStepLR>(*parts.optimizer, MultiStepLROptions{.milestones = {1, 3}, .gamma = 0.5})},
+        std::vector<int64_t>{4});
   } else {
     parts.optimizer = std::make_shared<optim::AdamW>(parameters, optim::AdamWOptions(0.02));
     parts.scheduler = std::make_shared<LinearLR>(*parts.optimizer, LinearLROptions{.start_factor = 0.1, .total_iters = 20});
@@ -125,8 +137,8 @@ int main(int, char** argv) {
     seed(folder);
     return 0;
   }
-  for (const auto* kind :
-       {"adamw_linear", "sgd_cosine", "rmsprop_onecycle", "adam_multistep", "adagrad_exponential", "tied", "bf16"}) {
+  for (const auto* kind : {"adamw_linear", "sgd_cosine", "rmsprop_onecycle", "adam_multistep", "adagrad_exponential",
+                           "groups_sequential", "tied", "bf16"}) {
     train(kind, mode, folder);
   }
 }

@@ -20,7 +20,7 @@ from accelerate.utils import set_seed
 from torch import nn
 from torch.optim import lr_scheduler
 
-KINDS = ["adamw_linear", "sgd_cosine", "rmsprop_onecycle", "adam_multistep", "adagrad_exponential", "tied", "bf16"]
+KINDS = ["adamw_linear", "sgd_cosine", "rmsprop_onecycle", "adam_multistep", "adagrad_exponential", "groups_sequential", "tied", "bf16"]
 
 
 class Net(nn.Module):
@@ -73,6 +73,14 @@ def build(kind):
     if kind == "adagrad_exponential":
         optimizer = torch.optim.Adagrad(parameters, lr=0.05)
         return net, optimizer, lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+    if kind == "groups_sequential":
+        groups = [{"params": list(net.fc1.parameters())}, {"params": list(net.fc2.parameters()), "lr": 0.05}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+        parts = [
+            lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=4),
+            lr_scheduler.MultiStepLR(optimizer, milestones=[1, 3], gamma=0.5),
+        ]
+        return net, optimizer, lr_scheduler.SequentialLR(optimizer, parts, milestones=[4])
     optimizer = torch.optim.AdamW(parameters, lr=0.02)
     return net, optimizer, lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=20)
 
@@ -89,6 +97,8 @@ def train(kind, mode, folder):
         accelerator.load_state(f"{folder}/{kind}")
     if kind == "adam_multistep":
         assert isinstance(scheduler.scheduler.milestones, collections.Counter)
+    if kind == "groups_sequential":
+        assert [group["initial_lr"] for group in optimizer.param_groups] == [0.1, 0.05]
     for step in range(3 if mode == "load" else 0, 6):
         rows = torch.arange(4).add((step * world + rank) * 4).to(torch.float32)
         x, y = torch.sin(torch.outer(rows, torch.arange(1.0, 5.0))), torch.cos(torch.outer(rows, torch.arange(1.0, 3.0)))

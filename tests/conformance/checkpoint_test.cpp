@@ -20,19 +20,17 @@ constexpr double kKernelTolerance = 1e-6;
 
 Value value_in_file(const fs::path& path) { return accelerate::read_value(accelerate::InputFile(path)); }
 
-/// A folder that all processes know, removed by the first when all are done with it.
+/// A folder that all processes know. It is the first one's, which looks at what all have left there.
 class SharedFolder {
  public:
-  explicit SharedFolder(const accelerate::Accelerator& accelerator) : accelerator_(accelerator) {
+  explicit SharedFolder(const accelerate::Accelerator& accelerator) {
     std::vector<std::string> name = {folder_.path().string()};
     accelerate::broadcast_object_list(accelerator.state(), name);
     path_ = name[0];
   }
-  ~SharedFolder() { accelerator_.wait_for_everyone(); }
   const fs::path& path() const { return path_; }
 
  private:
-  const accelerate::Accelerator& accelerator_;
   TemporaryFolder folder_;
   fs::path path_;
 };

@@ -26,4 +26,25 @@ at::Tensor& TensorDict::operator[](std::string_view name) {
 
 bool TensorDict::contains(std::string_view name) const { return find(name) != nullptr; }
 
+TensorDict renamed(const TensorDict& tensors, const std::function<std::string(const std::string&)>& new_name) {
+  TensorDict result;
+  std::unordered_map<std::string, std::string> before;
+  for (const auto& [name, tensor] : tensors) {
+    const std::string given = new_name(name);
+    const auto [other, is_new] = before.emplace(given, name);
+    if (!is_new) throw UsageError("renamed: " + other->second + " and " + name + " would both be called " + given + ".");
+    result[given] = tensor;
+  }
+  return result;
+}
+
+TensorDict renamed(const TensorDict& tensors, const std::vector<std::pair<std::string, std::string>>& prefixes) {
+  return renamed(tensors, [&](const std::string& name) {
+    for (const auto& [old_prefix, new_prefix] : prefixes) {
+      if (name.starts_with(old_prefix)) return new_prefix + name.substr(old_prefix.size());
+    }
+    return name;
+  });
+}
+
 }  // namespace accelerate

@@ -41,12 +41,12 @@ void write_safetensors(ByteSink& sink, const TensorDict& tensors) {
   }
 }
 
-void write_torch(ByteSink& sink, const std::string& archive, const TensorDict& tensors) {
+void write_torch(ByteSink& sink, const std::string& archive, const TensorDict& tensors, PickleKind dict) {
   ValueTree tree;
   PicklePairs items;
   for (const auto& [name, tensor] : tensors) items.emplace_back(tree.tree().text(name), tree.node(tensor.detach()));
-  // What module.state_dict() gives in Python, but for the versions of layers that it carries along.
-  tree.tree().root = tree.tree().dict(std::move(items), PickleKind::kOrderedDict);
+  // But for the versions of layers that the state of a module carries along in Python, and that nothing of today's asks for.
+  tree.tree().root = tree.tree().dict(std::move(items), dict);
   tree.write(sink, archive);
 }
 
@@ -107,9 +107,9 @@ TensorFormat format_by_name(const std::string& path) {
                                path, extension.string()));
 }
 
-void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors) {
+void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors, PickleKind dict) {
   if (format == TensorFormat::safetensors) return write_safetensors(sink, tensors);
-  write_torch(sink, torch_archive_name(name), tensors);
+  write_torch(sink, torch_archive_name(name), tensors, dict);
 }
 
 TensorDict read_tensors(const ByteSource& source) {

@@ -4,6 +4,7 @@
 
 #include "core/byte_sink.h"
 #include "core/byte_source.h"
+#include "core/pickle_value.h"
 
 /// Tensors by name in a file, in either of two formats.
 namespace accelerate {
@@ -13,8 +14,10 @@ enum class TensorFormat { safetensors, torch };
 /// By the extension: .safetensors, or .pt, .pth, .bin. UsageError for any other.
 TensorFormat format_by_name(const std::string& path);
 
-/// Writes all of a file called `name`. CheckpointError names a tensor that the format cannot hold.
-void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors);
+/// Writes all of a file called `name`. CheckpointError names a tensor that the format cannot hold. A torch file has what a module
+/// of Python gives, an OrderedDict, unless another kind of dictionary is asked for.
+void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors,
+                   PickleKind dict = PickleKind::kOrderedDict);
 
 /// Reads either format, which the first bytes tell. CheckpointError names the file and what is wrong with it.
 TensorDict read_tensors(const ByteSource& source);

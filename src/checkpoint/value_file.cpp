@@ -5,6 +5,8 @@
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 
 #include "checkpoint/dtypes.h"
@@ -26,6 +28,16 @@ int64_t number_of(const std::string& name) {
     throw UsageError(fmt::format("A numbered dictionary has the name '{}', which is no number.", name));
   }
   return number;
+}
+
+/// What a MultiStepLR of Python keeps its milestones in, and asks for what plain dictionaries cannot do (`elements`).
+bool is_milestones(const std::string& name, const Value& value) {
+  return name == "milestones" && value.kind() == Value::Kind::dict && value.as<StateDict>().is_numbered();
+}
+
+/// Python has such text once in a program, however often it is written down, and pickles show it.
+bool is_word(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](unsigned char letter) { return std::isalnum(letter) || letter == '_'; });
 }
 
 /// numpy's name of a dtype, "<f4" and the like, as torch calls it.
@@ -70,12 +82,13 @@ PickleNode* ValueTree::node(const at::Tensor& tensor) {
   return tree_.tensor(std::move(described));
 }
 
-PickleNode* ValueTree::dict_node(const StateDict& dict) {
+PickleNode* ValueTree::dict_node(const StateDict& dict, PickleKind kind) {
   PicklePairs items;
   for (const auto& [name, value] : dict) {
-    items.emplace_back(dict.is_numbered() ? tree_.integer(number_of(name)) : tree_.text(name), node(value));
+    PickleNode* key = dict.is_numbered() ? tree_.integer(number_of(name)) : tree_.key(name);
+    items.emplace_back(key, is_milestones(name, value) ? dict_node(value.as<StateDict>(), PickleKind::kCounter) : node(value));
   }
-  return tree_.dict(std::move(items));
+  return tree_.dict(std::move(items), kind);
 }
 
 PickleNode* ValueTree::node(const Value& value) {
@@ -94,13 +107,13 @@ PickleNode* ValueTree::node(const Value& value) {
     case Value::Kind::real:
       return tree_.number(value.as<double>());
     case Value::Kind::text:
-      return tree_.text(value.as<std::string>());
+      return is_word(value.as<std::string>()) ? tree_.key(value.as<std::string>()) : tree_.text(value.as<std::string>());
     case Value::Kind::list:
       return tree_.list(items_of(value.as<Value::List>()));
     case Value::Kind::tuple:
       return tree_.tuple(items_of(value.as<Value::Tuple>().items));
     case Value::Kind::dict:
-      return dict_node(value.as<StateDict>());
+      return dict_node(value.as<StateDict>(), PickleKind::kDict);
     case Value::Kind::tensor:
       return node(value.as<at::Tensor>());
   }

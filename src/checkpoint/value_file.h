@@ -21,7 +21,7 @@ class ValueTree {
   void write(ByteSink& sink, const std::string& archive) const;
 
  private:
-  PickleNode* dict_node(const StateDict& dict);
+  PickleNode* dict_node(const StateDict& dict, PickleKind kind);
 
   PickleTree tree_;
   std::unordered_map<const void*, std::string> keys_;

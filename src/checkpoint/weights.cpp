@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <memory>
 
@@ -25,6 +26,13 @@ std::vector<WeightToPlace> weights_to_place(const TensorDict& weights) {
     places.push_back({name, tensor.nbytes(), storage ? std::optional(reinterpret_cast<uint64_t>(storage)) : std::nullopt});
   }
   return places;
+}
+
+/// Bytes where no unit is given, as Python's whole numbers.
+uint64_t shard_limit(const std::string& size) {
+  uint64_t bytes = 0;
+  const auto [end, problem] = std::from_chars(size.data(), size.data() + size.size(), bytes);
+  return problem == std::errc() && end == size.data() + size.size() && bytes > 0 ? bytes : parse_shard_size(size);
 }
 
 /// A set of files that take their places together.
@@ -98,7 +106,7 @@ void save_weights(const TensorDict& weights, const std::string& folder, const Sa
   const auto tensor_format = options.safe_serialization ? TensorFormat::safetensors : TensorFormat::torch;
   // A torch file keeps both names of a weight that is tied, as in Python; a safetensors file cannot.
   const TensorDict kept = options.safe_serialization ? without_tied(weights) : weights;
-  const ShardPlan plan = plan_shards(weights_to_place(kept), parse_shard_size(options.max_shard_size));
+  const ShardPlan plan = plan_shards(weights_to_place(kept), shard_limit(options.max_shard_size));
   make_folder(folder);
   WeightFiles files(folder);
   WeightIndex index;
@@ -110,7 +118,7 @@ void save_weights(const TensorDict& weights, const std::string& folder, const Sa
       shard[tensor] = kept.at(tensor);
       index.weight_map.emplace_back(tensor, name);
     }
-    write_tensors(files.add(name), tensor_format, name, shard);
+    write_tensors(files.add(name), tensor_format, name, shard, PickleKind::kDict);
   }
   if (plan.shards.size() > 1) {
     const std::string text = write_weight_index(index);

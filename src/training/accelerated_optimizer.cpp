@@ -1,3 +1,4 @@
+#include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/grad_scaler.h>
@@ -95,6 +96,10 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }
+
+StateDict AcceleratedOptimizer::state_dict() const { return accelerate::state_dict(*core_->optimizer); }
+
+void AcceleratedOptimizer::load_state_dict(const StateDict& state) { accelerate::load_state_dict(*core_->optimizer, state); }
 
 torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const { return *core_->optimizer; }
 

@@ -40,11 +40,23 @@ void ComposedScheduler::compose() {
   begin(initial);
 }
 
-std::vector<double> ComposedScheduler::begin_schedulers(std::vector<double> initial) {
+SchedulerPointers ComposedScheduler::in_order_of_making() const {
   auto in_order = schedulers_;
   std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a->made_ < b->made_; });
-  for (const auto& scheduler : in_order) initial = scheduler->begin_again(initial);
+  return in_order;
+}
+
+std::vector<double> ComposedScheduler::begin_schedulers(std::vector<double> initial) {
+  for (const auto& scheduler : in_order_of_making()) initial = scheduler->begin_again(initial);
   return initial;
+}
+
+StateDict ComposedScheduler::group_fields(size_t group) const {
+  StateDict fields;
+  for (const auto& scheduler : in_order_of_making()) {
+    for (const auto& [name, value] : scheduler->group_fields(group)) fields[name] = value;
+  }
+  return fields;
 }
 
 std::vector<double> ComposedScheduler::begin_again(const std::vector<double>& initial) {

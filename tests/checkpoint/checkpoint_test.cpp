@@ -171,4 +171,63 @@ TEST(ModuleState, DtypesAreConvertedToTheModules) {
   EXPECT_TRUE(net->weight.requires_grad());
 }
 
+TEST(TorchTensorFile, ComesBackUnderEveryExtension) {
+  TemporaryFolder folder;
+  const TensorDict saved = {{"a", torch::arange(6).reshape({2, 3}).t()}, {"b", torch::ones({2}, torch::kBFloat16)}};
+  for (const std::string name : {"w.pt", "w.pth", "w.bin"}) {
+    save_file(saved, folder / name);
+    const auto loaded = load_file(folder / name);
+    EXPECT_EQ(loaded.size(), 2U);
+    EXPECT_EQ(loaded.at("a").strides(), saved.at("a").strides());
+    EXPECT_TRUE(torch::equal(loaded.at("a"), saved.at("a")) && torch::equal(loaded.at("b"), saved.at("b"))) << name;
+  }
+}
+
+TEST(TorchTensorFile, TensorsThatShareMemoryStillDo) {
+  TemporaryFolder folder;
+  const auto whole = torch::arange(6.0);
+  save_file({{"whole", whole}, {"part", whole.slice(0, 2, 4)}}, folder / "shared.pt");
+  const auto loaded = load_file(folder / "shared.pt");
+  loaded.at("whole").fill_(7);
+  EXPECT_EQ(loaded.at("part").sum().item<double>(), 14);
+}
+
+TEST(Renamed, NamesBeginOtherwiseAndKeepTheirOrder) {
+  const TensorDict old = {{"body.a", torch::zeros({1})}, {"head", torch::ones({1})}, {"body.b", torch::zeros({1})}};
+  std::vector<std::string> names;
+  for (const auto& item : accelerate::renamed(old, {{"body.", "encoder."}, {"body", "never."}})) names.push_back(item.first);
+  EXPECT_EQ(names, (std::vector<std::string>{"encoder.a", "head", "encoder.b"}));
+  const auto shouted = accelerate::renamed(old, [](const std::string& name) { return name + "!"; });
+  EXPECT_EQ(shouted.at("head!").item<float>(), 1);
+  EXPECT_EQ(shouted.size(), 3U);
+}
+
+TEST(Renamed, TwoTensorsOfOneNameAreRefused) {
+  const TensorDict old = {{"a.w", torch::zeros({1})}, {"b.w", torch::zeros({1})}};
+  try {
+    accelerate::renamed(old, {{"a.", ""}, {"b.", ""}});
+    ADD_FAILURE() << "they were joined";
+  } catch (const accelerate::UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("a.w and b.w would both be called w"), std::string::npos) << error.what();
+  }
+}
+
+TEST(SavedWeights, AreCutAtANumberOfBytesAndReadAsOne) {
+  TemporaryFolder folder;
+  const TensorDict weights = {{"a", torch::ones({8})}, {"b", torch::zeros({8})}};
+  accelerate::save_weights(weights, folder / "model", {.max_shard_size = "40"});
+  EXPECT_TRUE(std::filesystem::exists(folder / "model/model-00002-of-00002.safetensors"));
+  EXPECT_EQ(accelerate::load_weights(folder / "model").size(), 2U);
+  for (const std::string size : {"", "x", "-1", "12 bytes"}) {
+    EXPECT_THROW(accelerate::save_weights(weights, folder / "model", {.max_shard_size = size}), accelerate::UsageError) << size;
+  }
+}
+
+TEST(ModuleState, AModuleIsTheSameWhetherItWasPreparedOrNot) {
+  accelerate::Accelerator accelerator;
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  EXPECT_EQ(accelerate::extract_model_from_parallel(accelerator.prepare(net)), net);
+  EXPECT_EQ(accelerate::extract_model_from_parallel(net), net);
+}
+
 }  // namespace

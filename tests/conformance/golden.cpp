@@ -17,10 +17,23 @@ using accelerate::StateDict;
 using accelerate::Value;
 
 at::ScalarType dtype_of(const std::string& name) {
-  static const std::map<std::string, at::ScalarType> kDtypes = {
-      {"float32", at::kFloat}, {"float64", at::kDouble}, {"float16", at::kHalf}, {"bfloat16", at::kBFloat16},
-      {"bool", at::kBool},     {"uint8", at::kByte},     {"int8", at::kChar},    {"int16", at::kShort},
-      {"int32", at::kInt},     {"int64", at::kLong}};
+  static const std::map<std::string, at::ScalarType> kDtypes = {{"float32", at::kFloat},
+                                                                {"float64", at::kDouble},
+                                                                {"float16", at::kHalf},
+                                                                {"bfloat16", at::kBFloat16},
+                                                                {"bool", at::kBool},
+                                                                {"uint8", at::kByte},
+                                                                {"int8", at::kChar},
+                                                                {"int16", at::kShort},
+                                                                {"int32", at::kInt},
+                                                                {"int64", at::kLong},
+                                                                {"complex64", at::kComplexFloat},
+                                                                {"complex128", at::kComplexDouble},
+                                                                {"uint16", at::kUInt16},
+                                                                {"uint32", at::kUInt32},
+                                                                {"uint64", at::kUInt64},
+                                                                {"float8_e4m3fn", at::kFloat8_e4m3fn},
+                                                                {"float8_e5m2", at::kFloat8_e5m2}};
   return kDtypes.at(name);
 }
 
@@ -39,9 +52,10 @@ at::Tensor tensor_of(const nlohmann::json& node) {
   }
   std::vector<double> numbers;
   for (const auto& number : node.at("data")) numbers.push_back(number_of(number));
-  return torch::tensor(numbers, torch::kDouble)
-      .reshape(node.at("shape").get<std::vector<int64_t>>())
-      .to(dtype_of(node.at("dtype")));
+  const auto dtype = dtype_of(node.at("dtype"));
+  at::Tensor tensor = torch::tensor(numbers, torch::kDouble);
+  if (at::isComplexType(dtype)) tensor = torch::view_as_complex(tensor.reshape({-1, 2}));
+  return tensor.reshape(node.at("shape").get<std::vector<int64_t>>()).to(dtype);
 }
 
 Value::List list_of(const nlohmann::json& nodes) {
@@ -62,12 +76,14 @@ bool same_tensors(const at::Tensor& ours, const at::Tensor& theirs) {
 
 }  // namespace
 
-nlohmann::json read(const std::string& name) {
+std::string path(const std::string& name) {
   const char* folder = std::getenv("ACCELERATE_GOLDEN_DIR");
-  const std::string path =
-      folder && *folder ? std::string(folder) + "/" + name : std::string(kProjectFolder) + "/tests/golden/" + name;
-  std::ifstream file(path);
-  EXPECT_TRUE(file) << "cannot read " << path;
+  return folder && *folder ? std::string(folder) + "/" + name : std::string(kProjectFolder) + "/tests/golden/" + name;
+}
+
+nlohmann::json read(const std::string& name) {
+  std::ifstream file(path(name));
+  EXPECT_TRUE(file) << "cannot read " << path(name);
   return file ? nlohmann::json::parse(file) : nlohmann::json::object();
 }
 
@@ -83,7 +99,10 @@ Value value_of(const nlohmann::json& node) {
   if (kind == "none") return nullptr;
   if (kind == "dict") {
     StateDict dict;
-    for (const auto& entry : node.at("v")) dict[entry[0].get<std::string>()] = value_of(entry[1]);
+    for (const auto& entry : node.at("v")) {
+      dict[entry[0].is_number() ? entry[0].dump() : entry[0].get<std::string>()] = value_of(entry[1]);
+      dict.set_numbered(entry[0].is_number());
+    }
     return dict;
   }
   throw std::runtime_error("the golden data has a node of the unknown kind " + kind);

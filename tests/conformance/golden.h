@@ -9,7 +9,10 @@
 /// What the real Accelerate returned, as data, and how ours is held against it.
 namespace golden {
 
-/// A file of the folder ACCELERATE_GOLDEN_DIR, by default tests/golden. Fails the test when it cannot be read.
+/// Where a file lies: in the folder ACCELERATE_GOLDEN_DIR, by default tests/golden.
+std::string path(const std::string& name);
+
+/// The content of a file there. Fails the test when it cannot be read.
 nlohmann::json read(const std::string& name);
 
 /// A nested value as the data writes it. A namedtuple is a tuple here: names of fields have no place in a Value.

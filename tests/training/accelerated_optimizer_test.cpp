@@ -208,4 +208,21 @@ TEST(AcceleratedOptimizer, SeveralOptimizersShareAScaler) {
   EXPECT_TRUE(torch::equal(second, torch::zeros({2})));
 }
 
+TEST(AcceleratedOptimizer, AnotherGoesOnFromItsState) {
+  const auto state = std::make_shared<GradientState>();
+  auto first = torch::ones({2}).requires_grad_(), second = torch::ones({2}).requires_grad_();
+  AdamW adamw_first({first}, AdamWOptions(0.1)), adamw_second({second}, AdamWOptions(7));
+  AcceleratedOptimizer one(adamw_first, state), other(adamw_second, state);
+  first.sum().backward();
+  one.step();
+  second.data().copy_(first.data());
+  other.load_state_dict(one.state_dict());
+  for (auto* optimizer : {&one, &other}) {
+    optimizer->zero_grad();
+    (optimizer == &one ? first : second).square().sum().backward();
+    optimizer->step();
+  }
+  EXPECT_TRUE(torch::equal(first, second)) << first << second;
+}
+
 }  // namespace

@@ -300,4 +300,18 @@ TEST(Schedulers, AComposedOneCannotBeEnteredLate) {
   EXPECT_EQ(sequence.last_epoch(), 0);
 }
 
+TEST(Schedulers, AComposedOneKeepsAmongTheOptionsWhatItsPartsKeep) {
+  using namespace accelerate;
+  auto sgd = sgd_with_rates({1, 0.5});
+  LinearLR warmup(sgd, {.start_factor = 0.1, .total_iters = 4});
+  CosineAnnealingLR cosine(sgd, {.T_max = 8});
+  SequentialLR sequence(sgd, {warmup, cosine}, {4});
+  EXPECT_EQ(Value(sequence.group_fields(1)), Value(StateDict{{"initial_lr", 0.5}}));
+  // Python's OneCycleLR looks there for its bounds.
+  OneCycleLR cycle(sgd, {.max_lr = {2}, .total_steps = 10, .cycle_momentum = false});
+  ChainedScheduler chain(SchedulerReferences{cycle, warmup});
+  EXPECT_EQ(chain.group_fields(0).at("max_lr"), Value(2.0));
+  EXPECT_EQ(chain.group_fields(0).at("initial_lr"), Value(2.0 / 25));
+}
+
 }  // namespace

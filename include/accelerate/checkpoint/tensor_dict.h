@@ -2,6 +2,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -40,5 +41,15 @@ class TensorDict {
   std::vector<Item> items_;
   std::unordered_map<std::string, size_t> positions_;  // models have thousands of tensors
 };
+
+/// The same tensors, in the same order, under other names: for weights of a model whose layers were renamed since. A name that
+/// begins with the first of a pair begins with the second instead; the first pair that fits counts.
+///
+///   load_state_dict(*net, renamed(load_file("old.safetensors"), {{"encoder.", "body."}, {"classifier.", "head."}}));
+///
+/// UsageError when two tensors would have the same name.
+TensorDict renamed(const TensorDict& tensors, const std::vector<std::pair<std::string, std::string>>& prefixes);
+/// The same with the names that `new_name` gives.
+TensorDict renamed(const TensorDict& tensors, const std::function<std::string(const std::string&)>& new_name);
 
 }  // namespace accelerate

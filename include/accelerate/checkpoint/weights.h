@@ -7,7 +7,8 @@
 namespace accelerate {
 
 struct SaveModelOptions {
-  /// The most that a file holds: "10GB", "500MB", a number of bytes. What is larger is cut into shards with an index.
+  /// The most that a file holds: "10GB", "500MB", or a number of bytes as in "4096". What is larger is cut into shards with an
+  /// index.
   std::string max_shard_size = "10GB";
   /// Safetensors files; off: files of torch.save.
   bool safe_serialization = true;

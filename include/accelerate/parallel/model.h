@@ -95,7 +95,8 @@ class Model {
   Model(std::shared_ptr<M> module, const ProcessState& state, const ModelOptions& options, std::source_location where)
       : module_(std::move(module)), core_(std::make_shared<detail::ModelCore>(module_, state, options, where)) {}
   /// The model of `core`, whose module is `module`.
-  Model(std::shared_ptr<M> module, std::shared_ptr<detail::ModelCore> core) : module_(std::move(module)), core_(std::move(core)) {}
+  Model(std::shared_ptr<M> module, std::shared_ptr<detail::ModelCore> core)
+      : module_(std::move(module)), core_(std::move(core)) {}
 
   /// A forward pass. On several processes all of them run it, and a backward pass through what it returns exchanges gradients.
   /// UsageError names parameters that the backward pass before did not reach.
@@ -150,5 +151,15 @@ class Model {
   std::shared_ptr<M> module_;
   std::shared_ptr<detail::ModelCore> core_;
 };
+
+/// The module that was prepared, or that nobody has: what `unwrap_model` gives, without an accelerator.
+template <ModuleType M>
+std::shared_ptr<M> extract_model_from_parallel(const Model<M>& model) {
+  return model.module();
+}
+template <ModuleType M>
+std::shared_ptr<M> extract_model_from_parallel(const std::shared_ptr<M>& module) {
+  return module;
+}
 
 }  // namespace accelerate

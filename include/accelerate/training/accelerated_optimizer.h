@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <accelerate/distributed/value.h>
 
 #include <functional>
 #include <memory>
@@ -38,6 +39,10 @@ class AcceleratedOptimizer {
   void zero_grad(bool set_to_none = true);
   /// Whether the last step was left out because gradients were infinite or no numbers.
   bool step_was_skipped() const;
+
+  /// The state of what was prepared: see the functions of the same names in checkpoint/optimizer_state.h.
+  StateDict state_dict() const;
+  void load_state_dict(const StateDict& state);
 
   /// What was prepared.
   torch::optim::Optimizer& optimizer() const;

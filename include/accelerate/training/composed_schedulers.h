@@ -16,6 +16,10 @@ using SchedulerPointers = std::vector<std::shared_ptr<LRScheduler>>;
 
 /// What SequentialLR and ChainedScheduler have in common.
 class ComposedScheduler : public LRScheduler {
+ public:
+  /// What all of them keep there; what is kept by several, as the one that was made last has it.
+  StateDict group_fields(size_t group) const override;
+
  protected:
   ComposedScheduler(const char* name, torch::optim::Optimizer& optimizer, SchedulerPointers schedulers);
   static SchedulerPointers pointers_to(const SchedulerReferences& schedulers);
@@ -39,6 +43,7 @@ class ComposedScheduler : public LRScheduler {
   /// What the constructor does to the schedulers, which start from the rates `initial`.
   virtual void begin(const std::vector<double>& initial) = 0;
   std::vector<double> begin_schedulers(std::vector<double> initial);
+  SchedulerPointers in_order_of_making() const;
 
   std::vector<double> get_lr() final;
   void update_lr(std::optional<int64_t> epoch) final;

@@ -232,6 +232,7 @@ class SmallDisk {
   ~SmallDisk() { ::umount2(place_.c_str(), MNT_DETACH); }
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
+  void close() const { ::mount("none", place_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=2m"); }
   /// Leaves a few pages.
   void fill() const {
     std::ofstream file(place_ / "filler", std::ios::binary);
@@ -272,24 +273,43 @@ TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoint
     EXPECT_EQ(names_in(folder / "disk/checkpoints"), std::vector<std::string>{"checkpoint_0"});
     once([] {});
   }
-  accelerate::save_weights({{"w", torch::ones({2})}}, (folder / "disk/model").string() + std::to_string(rank()));
-  for (const auto& call : std::vector<std::function<void()>>{
-           [&] {
-             accelerate::save_weights(accelerate::state_dict(*run.net),
-                                      (folder / "disk/model").string() + std::to_string(rank()));
-           },
-           [&] {
-             accelerate::save_file(accelerate::state_dict(*run.net), folder / ("disk/file" + std::to_string(rank()) + ".pth"));
-           }}) {
-    expect_in("No space left on device", error_of(call));
-  }
-  EXPECT_EQ(accelerate::load_weights((folder / "disk/model").string() + std::to_string(rank())).at("w").numel(), 2);
+  const std::string model = folder / "disk/model";
+  torch::nn::Linear large(6000, 2);
+  auto prepared = accelerator().prepare_model(large);
+  once([&] { accelerate::save_weights({{"w", torch::ones({2})}}, model); });
+  expect_in("save_model: process 0: Cannot write " + model + "/model.safetensors: No space left on device",
+            error_of([&] { accelerator().save_model(prepared, model); }));
+  once([&] {
+    const auto state = accelerate::state_dict(*large);
+    expect_in("Cannot write " + (folder / "disk/file.pth").string() + ": No space left on device",
+              error_of([&] { accelerate::save_file(state, folder / "disk/file.pth"); }));
+    EXPECT_EQ(names_in(model), std::vector<std::string>{"model.safetensors"});
+  });
+  EXPECT_EQ(accelerate::load_weights(model).at("w").numel(), 2);
+  accelerator().free_memory();
   once([&] { fs::remove(folder / "disk/filler"); });
   run.step();
   const std::string saved = fs::path(run.accelerator.save_state()).filename();
   run.step();
   EXPECT_EQ(newest(run).first, saved);
   EXPECT_EQ(run.counter.count, 4);
+  once([&] { disk.reset(); });
+}
+
+TEST_F(TogetherRunSafety, ADiskThatIsReadOnlyIsNamedAndItsCheckpointsCanBeLoaded) {
+  CommonFolder folder(accelerator());
+  std::unique_ptr<SmallDisk> disk;
+  once([&] { disk = std::make_unique<SmallDisk>(folder / "disk"); });
+  SmallRun run(folder / "disk");
+  run.accelerator.save_state();
+  once([&] { disk->close(); });
+  run.step();
+  for (const bool async : {false, true}) {
+    expect_in("Read-only file system", error_of([&] { run.accelerator.save_state({.async = async}); }));
+  }
+  EXPECT_EQ(run.counter.count, 1);
+  EXPECT_EQ(newest(run).first, "checkpoint_0");
+  EXPECT_EQ(run.counter.count, 0);
   once([&] { disk.reset(); });
 }
 
@@ -475,20 +495,39 @@ TEST_F(TogetherRunSafety, ARunWithMoreOrOtherPartsThanTheSavedOneIsToldSoAndNotC
   }
 }
 
+TEST_F(TogetherRunSafety, AProcessThatTheSavedRunDidNotHaveCountsItsAccumulationLikeTheOthers) {
+  CommonFolder folder(accelerator());
+  const AcceleratorOptions options = {.gradient_accumulation_steps = 4,
+                                      .project = {.project_dir = folder.path(), .automatic_checkpoint_naming = true}};
+  torch::nn::Linear net(2, 2);
+  Accelerator saving(options);
+  auto model = saving.prepare(net);
+  for (int i = 0; i < 3; ++i) auto scope = saving.accumulate(model);
+  saving.save_state();
+  once([&] {
+    const auto saved = folder / "checkpoints/checkpoint_0";
+    fs::remove(saved / "accelerate_manifest.json");
+    fs::remove(saved / ("random_states_" + std::to_string(world() - 1) + ".pkl"));
+  });
+  Accelerator loading(options);
+  loading.prepare(net);
+  loading.load_state();
+  EXPECT_EQ(loading.gradient_state().step(), 3);
+}
+
 // --- Behind the run -------------------------------------------------------------------------------------------------------
 
 TEST_F(TogetherRunSafety, ASaveBehindTheRunHoldsTheValuesOfTheMomentOfTheCall) {
   CommonFolder folder(accelerator());
-  SmallRun run(folder.path(), 20000);
+  SmallRun run(folder.path(), 1'000'000);  // takes longer to write than to change
   run.step();
   const std::string at_the_call = run.everything();
   const std::string saved = run.accelerator.save_state({.async = true});
-  // While the thread writes, everything becomes something else, again and again.
-  for (int i = 0; i < 5; ++i) run.step();
   {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : run.net->parameters()) parameter.fill_(-1);
   }
+  for (int i = 0; i < 2; ++i) run.step();
   torch::rand({100});
   run.accelerator.end_training();
   EXPECT_NE(run.everything(), at_the_call);

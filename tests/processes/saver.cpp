@@ -1,16 +1,21 @@
 // Runs that save: killed at chosen instants of a save, out of luck in other ways, or left alone.
 #include <accelerate/accelerate.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 namespace {
@@ -53,6 +58,18 @@ int fsync(int file) {
 int rename(const char* from, const char* to) noexcept {
   count_operation();
   return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
+}
+int linkat(int from_at, const char* from, int to_at, const char* to, int flags) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_linkat, from_at, from, to_at, to, flags));
+}
+int mkdir(const char* name, mode_t mode) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
 }
 int unlinkat(int at, const char* name, int flags) noexcept {
   count_operation();
@@ -181,6 +198,111 @@ void train(bool async) {
   accelerator.print("steps {} checksum {:.17g}", progress.step, sum);
 }
 
+// --- Every instant --------------------------------------------------------------------------------------------------------
+
+/// Calls `save` in a copy of this process that dies at its first change of the file system, its second, and so on, until one
+/// lives to the end of it. After each death `check` looks at what there is.
+void die_at_every_instant(const std::string& what, const std::function<void()>& save, const std::function<void()>& check) {
+  int instants = 0;
+  for (bool died = true; died; ++instants) {
+    const pid_t copy = ::fork();
+    if (copy == 0) {
+      doomed = {::getpid()};
+      operations_left = instants;
+      save();
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(copy, &status, 0);
+    died = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!died && status != 0) throw std::runtime_error(what + ": the copy failed");
+    check();
+  }
+  say(what + ": " + (instants > 10 ? "many" : "few") + " instants");
+}
+
+struct Number {
+  int64_t value = 0;
+  accelerate::StateDict state_dict() const { return {{"value", value}}; }
+  void load_state_dict(const accelerate::StateDict& state) { value = state.at("value").get<int64_t>(); }
+};
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+/// Automatic names: whatever is seen is whole, and the newest is the old one or the new one.
+void every_instant_of_a_numbered_save() {
+  Accelerator accelerator({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+  torch::nn::Linear net(4, 4);
+  accelerator.prepare(net);
+  Number number{.value = 1};
+  accelerator.register_for_checkpointing(number);
+  accelerator.save_state();
+  int64_t newest = 1;
+  const auto save = [&] {
+    number.value = newest + 1;
+    Accelerator next({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+    next.prepare(net);
+    next.register_for_checkpointing(number);
+    next.save_state();
+  };
+  die_at_every_instant("numbered", save, [&] {
+    load_all(accelerator);
+    require(accelerator.load_state().has_value(), "there is none");
+    require(number.value == newest || number.value == newest + 1, "neither the old nor the new one");
+    newest = number.value;
+  });
+}
+
+/// A name that is used again: the old one or the new one, and what else lies there.
+void every_instant_of_a_replacing_save() {
+  Accelerator accelerator;
+  torch::nn::Linear net(4, 4);
+  accelerator.prepare(net);
+  Number number{.value = 1};
+  accelerator.register_for_checkpointing(number);
+  const std::string target = folder + "/same";
+  accelerator.save_state(target);
+  std::ofstream(target + "/notes.txt") << "mine";
+  int64_t newest = 1;
+  const auto save = [&] {
+    number.value = newest + 1;
+    accelerator.save_state(target);
+  };
+  die_at_every_instant("replacing", save, [&] {
+    accelerator.load_state(target);
+    require(number.value == newest || number.value == newest + 1, "neither the old nor the new one");
+    require(std::filesystem::exists(target + "/notes.txt"), "the notes are gone");
+    newest = number.value;
+  });
+}
+
+/// Weights for others: the old set, the new one, or none that could be taken for one.
+void every_instant_of_save_model() {
+  const std::string target = folder + "/model";
+  const auto weights = [](double value) {
+    accelerate::TensorDict tensors;
+    for (const auto* name : {"a", "b", "c"}) tensors[name] = torch::full({100}, value);
+    return tensors;
+  };
+  double value = 0;
+  for (const std::string shards : {"0.4KB", "10MB", "0.8KB"}) {
+    const auto save = [&] { accelerate::save_weights(weights(value), target, {.max_shard_size = shards}); };
+    save();
+    ++value;
+    die_at_every_instant("weights", save, [&] {
+      try {
+        std::set<double> seen;
+        for (const auto& item : accelerate::load_weights(target)) seen.insert(item.second.mean().item<double>());
+        require(seen == std::set<double>{value} || seen == std::set<double>{value - 1}, "half old and half new");
+      } catch (const accelerate::CheckpointError&) {
+        // Nothing is better than a mixture.
+      }
+    });
+  }
+}
+
 // --- Other ends -----------------------------------------------------------------------------------------------------------
 
 struct Saved {
@@ -238,6 +360,23 @@ void throws_while_saving() {
   throw std::runtime_error("on purpose");
 }
 
+/// Machines that keep their own checkpoints go on from one that all of them have.
+void machines_of_their_own() {
+  const std::string project = folder + "/machine_" + std::getenv("GROUP_RANK");
+  Accelerator accelerator({.project = {.project_dir = project, .automatic_checkpoint_naming = true, .save_on_each_node = true}});
+  const std::string who = "process " + std::to_string(accelerator.process_index());
+  for (int i = 0; i < 3; ++i) accelerator.save_state();
+  const auto lose = [&](const std::string& name) {
+    if (accelerator.is_last_process()) std::filesystem::remove_all(project + "/checkpoints/" + name);
+    accelerator.wait_for_everyone();
+  };
+  say(who + " finds " + accelerator.load_state()->filename().string());
+  lose("checkpoint_2");
+  say(who + " finds " + accelerator.load_state()->filename().string());
+  for (const std::string name : {"checkpoint_0", "checkpoint_1"}) lose(name);
+  say(heard(accelerator, [&] { accelerator.load_state(); }));
+}
+
 /// As somebody who may not write there. Training goes on, and what may be written is.
 void may_not_write() {
   Saved run;
@@ -253,13 +392,18 @@ void may_not_write() {
 }
 
 int run(const std::string& scene) {
-  static const std::map<std::string, void (*)()> kScenes = {{"train", [] { train(false); }},
-                                                            {"train_async", [] { train(true); }},
-                                                            {"dies_in_save", dies_in_save},
-                                                            {"dies_in_async_save", dies_in_async_save},
-                                                            {"leaves_while_saving", leaves_while_saving},
-                                                            {"throws_while_saving", throws_while_saving},
-                                                            {"may_not_write", may_not_write}};
+  static const std::map<std::string, void (*)()> kScenes = {
+      {"train", [] { train(false); }},
+      {"train_async", [] { train(true); }},
+      {"dies_in_save", dies_in_save},
+      {"dies_in_async_save", dies_in_async_save},
+      {"leaves_while_saving", leaves_while_saving},
+      {"throws_while_saving", throws_while_saving},
+      {"machines_of_their_own", machines_of_their_own},
+      {"every_instant_of_a_numbered_save", every_instant_of_a_numbered_save},
+      {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
+      {"every_instant_of_save_model", every_instant_of_save_model},
+      {"may_not_write", may_not_write}};
   try {
     kScenes.at(scene)();
     return 0;

@@ -115,6 +115,19 @@ TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
   for (auto& player : players) player.join();
 }
 
+TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
+  for (const std::string scene :
+       {"every_instant_of_a_numbered_save", "every_instant_of_a_replacing_save", "every_instant_of_save_model"}) {
+    const Place place;
+    const auto result = run_program(
+        {ACCELERATE_SAVER, scene, place.path()},
+        {.environment = {{"ACCELERATE_USE_CPU", "true"}, {"OMP_NUM_THREADS", "1"}}, .limit = std::chrono::seconds(120)});
+    EXPECT_EQ(result.exit_code, 0) << scene << ": " << result.output << result.errors;
+    EXPECT_NE(result.output.find(": many instants\n"), std::string::npos) << scene << ": " << result.output << result.errors;
+    EXPECT_EQ(result.errors, "") << scene;
+  }
+}
+
 // --- Other ends -----------------------------------------------------------------------------------------------------------
 
 TEST(Saver, AProcessThatDiesInASaveIsNamedByTheOthersAndNothingOfItStays) {
@@ -143,6 +156,19 @@ TEST(Saver, ASaveBehindTheRunIsWholeHoweverTheRunEnds) {
     EXPECT_TRUE(place.entries("saved").contains("accelerate_manifest.json")) << scene;
     EXPECT_TRUE(place.entries("saved").contains("random_states_1.pkl")) << scene;
   }
+}
+
+TEST(Saver, MachinesThatKeepTheirOwnCheckpointsGoOnFromOneThatAllHave) {
+  const Place place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "machines_of_their_own", place.path()}, 2, {}, 1);
+  for (const auto& rank : ranks) {
+    const auto result = rank->wait();
+    const auto at = [&](const std::string& text) { return result.output.find(text); };
+    EXPECT_NE(at("finds checkpoint_2\n"), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(at("finds checkpoint_1\n"), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(at("heard: load_state: a machine has no complete checkpoint in "), std::string::npos) << result.output;
+  }
+  EXPECT_NE(ranks[0]->wait().errors.find("checkpoint_2: another machine does not have it"), std::string::npos);
 }
 
 /// Runs as nobody: root may write anywhere.

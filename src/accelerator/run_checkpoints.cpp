@@ -5,14 +5,13 @@
 #include <accelerate/core/logging.h>
 #include <accelerate/distributed/collectives.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
-#include <cstdio>
+#include <climits>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint/staged_folder.h"
 #include "core/file.h"
@@ -22,7 +21,6 @@ namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr char kCheckpoints[] = "checkpoints";
 constexpr char kUnfinished[] = "unfinished_checkpoints";  // not among the others: whoever lists those finds whole ones only
@@ -36,12 +34,16 @@ std::optional<int> number_in(const std::string& name) {
   return problem == std::errc() && end == name.data() + name.size() && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-/// The numbers of the checkpoints in a folder, lowest first.
+/// The numbers of the checkpoints in a folder, lowest first. CheckpointError when it is there and cannot be read: to take it for
+/// an empty one would begin a run again.
 std::vector<int> checkpoint_numbers(const fs::path& folder) {
   std::vector<int> numbers;
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     if (const auto number = number_in(entry->path().filename().string())) numbers.push_back(*number);
+  }
+  if (problem && problem != std::errc::no_such_file_or_directory) {
+    throw CheckpointError(fmt::format("Cannot look for checkpoints in {}: {}.", folder.string(), problem.message()));
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
@@ -52,88 +54,32 @@ std::string expand_user(const std::string& path) {
   return home && (path == "~" || path.starts_with("~/")) ? *home + path.substr(1) : path;
 }
 
-void write_text(const fs::path& path, const std::string& text) {
-  OutputFile file(path);
-  file.write(text.data(), text.size());
-  file.commit();
-}
-
-/// What each process leaves beside its files for the one that puts the checkpoint together.
-fs::path report_path(const std::string& aside, int process) { return fs::path(aside) / fmt::format("report_{}.json", process); }
-
-void write_report(const std::string& aside, int process, const std::vector<FileRecord>& records, const std::string& failure) {
-  json report = {{"failure", failure}, {"files", json::array()}};
-  for (const auto& record : records) report["files"].push_back({record.name, record.bytes, record.crc32});
-  write_text(report_path(aside, process), report.dump());
-}
-
-/// Writes this process's files and its report. Returns what went wrong, or nothing.
-std::string write_part(const std::vector<RunFile>& files, const std::string& aside, int process) {
-  std::vector<FileRecord> records;
-  std::string failure;
-  try {
-    records = write_files(files, aside);
-  } catch (const std::exception& error) {
-    failure = error.what();
+/// Where a path leads. What is not there yet is kept as it is.
+fs::path without_links(const fs::path& path) {
+  std::error_code problem;
+  const fs::path place = fs::weakly_canonical(fs::absolute(path, problem), problem);
+  if (problem) throw CheckpointError(fmt::format("Cannot use the folder {}: {}.", path.string(), problem.message()));
+  const fs::path named = place.has_filename() ? place : place.parent_path();  // of a trailing slash
+  if (fs::is_symlink(fs::symlink_status(named, problem))) {
+    throw CheckpointError(fmt::format("Cannot write the folder {}: it is a symbolic link to {}, which is not there.",
+                                      path.string(), fs::read_symlink(named, problem).string()));
   }
-  try {
-    write_report(aside, process, records, failure);
-  } catch (const std::exception& error) {
-    if (failure.empty()) failure = error.what();
-  }
-  return failure;
+  return named;
 }
 
-/// Reads the reports of these processes into a manifest and removes them. The first failure that one tells of is thrown.
-Manifest join_reports(const std::string& aside, const std::vector<int>& processes, int num_processes) {
-  Manifest manifest{.num_processes = num_processes};
-  for (const int process : processes) {
-    const InputFile file(report_path(aside, process));
-    const json report = json::parse(file.text(0, file.size()));
-    if (!report["failure"].get<std::string>().empty()) {
-      throw CheckpointError(fmt::format("process {}: {}", process, report["failure"].get<std::string>()));
-    }
-    for (const auto& record : report["files"]) manifest.files.push_back({record[0], record[1], record[2]});
-    fs::remove(file.name());
-  }
-  return manifest;
+/// A folder cannot be renamed from one file system to another.
+bool begins_a_file_system(const fs::path& folder) {
+  struct stat own {
+  }, above{};
+  return stat(folder.c_str(), &own) == 0 && stat(folder.parent_path().c_str(), &above) == 0 && own.st_dev != above.st_dev;
 }
 
-/// Waits, without a word to them, until these processes have written their reports. Returns why it gave up, or nothing.
-std::string await_reports(const std::string& aside, const std::vector<int>& processes, const std::atomic<bool>& give_up) {
-  for (const int process : processes) {
-    std::error_code problem;
-    while (!fs::exists(report_path(aside, process), problem)) {
-      // Gone: the run has ended, and another one has cleared up.
-      if (!fs::exists(aside, problem)) return fmt::format("{} was removed while it was written.", aside);
-      if (give_up) return fmt::format("process {} did not write its part of {}.", process, aside);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
-  return "";
+/// Where checkpoints are that cannot be seen yet, or any more.
+fs::path unfinished_folder(const fs::path& checkpoints) {
+  return (begins_a_file_system(checkpoints) ? checkpoints : checkpoints.parent_path()) / kUnfinished;
 }
 
-/// Files that hooks have written belong to the checkpoint as well.
-void add_others(Manifest& manifest, const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool known =
-        std::any_of(manifest.files.begin(), manifest.files.end(), [&](const auto& record) { return record.name == name; });
-    if (!known && entry.is_regular_file()) manifest.files.push_back(record_of(folder.string(), name));
-  }
-}
-
-std::string put_together(StagedFolder& staged, const std::vector<int>& processes, int num_processes) {
-  try {
-    Manifest manifest = join_reports(staged.path().string(), processes, num_processes);
-    add_others(manifest, staged.path());
-    write_text(staged.path() / kManifestName, manifest_text(manifest));
-    staged.commit(is_run_file);
-    return "";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-}
+std::string name_of(int number) { return kPrefix + std::to_string(number); }
 
 std::vector<torch::nn::Module*> modules_of(const RunParts& parts) {
   std::vector<torch::nn::Module*> modules;
@@ -147,14 +93,34 @@ HookHandle keep_hook(const std::shared_ptr<std::list<Hook>>& hooks, Hook hook) {
   return HookHandle([hooks, place] { hooks->erase(place); });
 }
 
+/// Why a checkpoint cannot be used, or nothing.
 std::string defect_of(const RunParts& parts, const std::string& folder, bool verify) {
   try {
     if (const auto manifest = read_manifest(folder)) return find_defect(folder, *manifest, verify);
-    read_run(parts, folder);  // Python wrote it, and left nothing to tell by
+    check_run(parts, folder);  // Python wrote it, and left nothing to tell by
     return "";
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+/// What a call throws, as text.
+template <class Call>
+std::string failure_of(Call&& call) {
+  try {
+    call();
+  } catch (const DistributedError&) {
+    throw;  // everyone hears of it
+  } catch (const std::exception& error) {
+    return *error.what() != '\0' ? error.what() : "an exception without a word";
+  } catch (...) {
+    return "an exception that is no std::exception";
+  }
+  return "";
+}
+
+void throw_failure(const char* call, const std::string& failure) {
+  if (!failure.empty()) throw CheckpointError(fmt::format("{}: {}", call, failure));
 }
 
 }  // namespace
@@ -170,101 +136,88 @@ HookHandle RunCheckpoints::before_saving(SaveStateHook hook) { return keep_hook(
 
 HookHandle RunCheckpoints::before_loading(LoadStateHook hook) { return keep_hook(load_hooks_, std::move(hook)); }
 
-RunCheckpoints::~RunCheckpoints() {
-  if (writer_.joinable()) {
-    // Peers end like this process does, and have begun to write before. One that has died is not waited for without end.
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (!done_ && (!part_written_ || std::chrono::steady_clock::now() < deadline)) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    give_up_ = true;
-    writer_.join();
-  }
-  if (!writer_failure_.empty())
-    std::fprintf(stderr, "accelerate: a checkpoint could not be written: %s\n", writer_failure_.c_str());
-}
-
 bool RunCheckpoints::leads(const ProcessState& state) const {
   return project_.save_on_each_node ? state.is_local_main_process() : state.is_main_process();
 }
 
+std::string RunCheckpoints::checkpoints_folder() const {
+  return (fs::path(expand_user(project_.project_dir)) / kCheckpoints).string();
+}
+
+// --- Saving ---------------------------------------------------------------------------------------------------------------
+
 RunCheckpoints::Target RunCheckpoints::choose_target(const ProcessState& state, const std::string& folder,
                                                      std::source_location where) {
   if (!folder.empty()) {
-    const fs::path target = fs::path(expand_user(folder)).lexically_normal();
-    const fs::path path = target.has_filename() ? target : target.parent_path();
-    return {path.string(), (path.parent_path() / ("." + path.filename().string() + ".unfinished")).string()};
+    const fs::path target = expand_user(folder);
+    return {.folder = (target.has_filename() ? target : target.parent_path()).string(), .number = {}};
   }
   if (!project_.automatic_checkpoint_naming || project_.project_dir.empty()) {
     throw UsageError(
         "save_state was given no folder. Give one, or set project_dir and automatic_checkpoint_naming in "
         "ProjectConfiguration.");
   }
-  const fs::path project = expand_user(project_.project_dir);
-  std::vector<int64_t> number = {0};
-  if (project_.iteration) {
-    number = {*project_.iteration};
-  } else {
-    const auto present = checkpoint_numbers(project / kCheckpoints);
-    if (!present.empty()) number = {present.back() + 1};
+  int64_t number = project_.iteration.value_or(0);
+  const std::string failure = failure_of([&] {
+    if (project_.iteration || !leads(state)) return;
+    const auto present = checkpoint_numbers(checkpoints_folder());
+    if (!present.empty()) number = present.back() + 1;
+  });
+  throw_failure("save_state", shared_failure(state, failure, where));
+  // The highest: machines that keep their own checkpoints may have been stopped between two of them.
+  for (const int64_t other : gather_object(state, std::vector<int64_t>{number}, where)) number = std::max(number, other);
+  return {.folder = (fs::path(checkpoints_folder()) / name_of(static_cast<int>(number))).string(),
+          .number = static_cast<int>(number)};
+}
+
+void RunCheckpoints::find_place(Target& target) const {
+  const fs::path place = without_links(target.folder);
+  std::error_code problem;
+  if (fs::equivalent(place, fs::current_path(problem), problem)) {
+    throw CheckpointError(
+        fmt::format("Cannot write the folder {}: it is the current one, and a checkpoint takes the place of a "
+                    "folder as a whole. Give one below it.",
+                    target.folder));
   }
-  broadcast_object_list(state, number, 0, where);
-  project_.iteration = static_cast<int>(number[0]) + 1;
-  const std::string name = kPrefix + std::to_string(number[0]);
-  return {(project / kCheckpoints / name).string(), (project / kUnfinished / name).string()};
+  target.place = place.string();
+  target.aside = target.number ? (unfinished_folder(place.parent_path()) / place.filename()).string()
+                               : (place.parent_path() / ("." + place.filename().string() + ".unfinished")).string();
 }
 
 std::string RunCheckpoints::save(const RunParts& parts, const std::string& folder, const SaveStateOptions& options,
                                  std::source_location where) {
   finish(parts.state, where);
-  const Target target = choose_target(parts.state, folder, where);
+  Target target = choose_target(parts.state, folder, where);
   const Busy busy("save_state", target.folder);
-  const bool leading = leads(parts.state);
-  std::shared_ptr<StagedFolder> staged;
-  std::string failure;
-  if (leading) {
-    try {
-      staged = std::make_shared<StagedFolder>(target.folder, target.aside);
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
-  }
-  failure = shared_failure(parts.state, failure, where);
-  std::vector<RunFile> files;
-  if (failure.empty()) {
-    try {
-      files = take_snapshot(parts, target.aside, {options.safe_serialization, options.async, leading});
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
-    failure = shared_failure(parts.state, failure, where);
-  }
-  if (!failure.empty()) throw CheckpointError("save_state: " + failure);
-  const auto processes = writers_of(parts.state, where);
-  const int process = parts.state.process_index(), num_processes = parts.state.num_processes();
-  if (options.async) {
-    writing_ = true;
-    part_written_ = done_ = false;
-    writer_ = std::thread([=, this, aside = target.aside, automatic = folder.empty()] {
-      writer_failure_ = write_part(files, aside, process);
-      part_written_ = true;
-      done_ = !staged;
-      if (!staged) return;
-      writer_failure_ = await_reports(aside, processes, give_up_);
-      if (writer_failure_.empty()) writer_failure_ = put_together(*staged, processes, num_processes);
-      if (writer_failure_.empty() && automatic) remove_oldest();
-      done_ = true;
-    });
-    return target.folder;
-  }
-  failure = shared_failure(parts.state, write_part(files, target.aside, process), where);
-  if (failure.empty()) {
-    if (staged) failure = put_together(*staged, processes, num_processes);
-    failure = shared_failure(parts.state, failure, where);
-  }
-  if (!failure.empty()) throw CheckpointError("save_state: " + failure);
-  if (staged && folder.empty()) remove_oldest();
+  SaveJob job{.process = parts.state.process_index(), .num_processes = parts.state.num_processes()};
+  std::string failure = failure_of([&] {
+    find_place(target);
+    if (!leads(parts.state)) return;
+    std::error_code ignored;
+    // Of saves and removals that were cut short, under whatever number.
+    if (target.number) fs::remove_all(fs::path(target.aside).parent_path(), ignored);
+    job.staged = std::make_shared<StagedFolder>(target.place, target.aside);
+  });
+  throw_failure("save_state", shared_failure(parts.state, failure, where));
+  failure = failure_of([&] {
+    job.files = take_snapshot(parts, target.aside, {options.safe_serialization, options.async, leads(parts.state)});
+  });
+  throw_failure("save_state", shared_failure(parts.state, failure, where));
+  job.aside = target.aside;
+  job.writers = writers_of(parts.state, where);
+  if (target.number) job.afterwards = [this, number = *target.number] { remove_oldest(number); };
+  write(parts.state, std::move(job), options.async, where);
+  if (target.number) project_.iteration = *target.number + 1;
   return target.folder;
+}
+
+void RunCheckpoints::write(const ProcessState& state, SaveJob job, bool async, std::source_location where) {
+  if (async) {
+    writing_ = std::make_unique<BackgroundSave>(std::move(job));
+    return;
+  }
+  throw_failure("save_state", shared_failure(state, job.write(), where));
+  throw_failure("save_state", shared_failure(state, job.staged ? job.put_together() : "", where));
 }
 
 std::vector<RunFile> RunCheckpoints::take_snapshot(const RunParts& parts, const std::string& folder,
@@ -297,71 +250,122 @@ std::vector<int> RunCheckpoints::writers_of(const ProcessState& state, std::sour
 
 void RunCheckpoints::finish(const ProcessState& state, std::source_location where) {
   if (!writing_) return;
-  writing_ = false;
-  while (!part_written_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  // An exchange, so that a process that is gone is missed here, by name, and not by the one that waits for its part.
-  shared_failure(state, "", where);
-  writer_.join();
-  const std::string failure = shared_failure(state, std::exchange(writer_failure_, ""), where);
-  if (!failure.empty()) throw CheckpointError("save_state: " + failure);
+  const auto writing = std::move(writing_);
+  std::string failure;
+  try {
+    // An exchange, so that a process that is gone is missed here, by name, and not by the one that waits for its part.
+    failure = shared_failure(state, writing->part(), where);
+  } catch (...) {
+    writing->give_up();
+    throw;
+  }
+  if (!failure.empty()) writing->give_up();
+  const std::string whole = writing->result();
+  if (failure.empty()) failure = shared_failure(state, whole, where);
+  throw_failure("save_state", failure);
 }
 
-void RunCheckpoints::remove_oldest() const {
+void RunCheckpoints::remove_oldest(int saved) const {
   if (!project_.total_limit) return;
-  const fs::path folder = fs::path(expand_user(project_.project_dir)) / kCheckpoints;
-  auto numbers = checkpoint_numbers(folder);
-  const auto limit = static_cast<size_t>(std::max(1, *project_.total_limit));
-  for (size_t i = 0; i + limit < numbers.size(); ++i) fs::remove_all(folder / (kPrefix + std::to_string(numbers[i])));
+  const std::string failure = failure_of([&] {
+    const fs::path folder = without_links(checkpoints_folder()), unfinished = unfinished_folder(folder);
+    auto numbers = checkpoint_numbers(folder);
+    std::erase(numbers, saved);
+    const auto others = static_cast<size_t>(std::max(1, *project_.total_limit)) - 1;
+    for (size_t i = 0; i + others < numbers.size(); ++i) {
+      // Out of sight before anything of it is gone, so that no half of it can be found.
+      const fs::path hidden = unfinished / name_of(numbers[i]);
+      make_folder(unfinished);
+      fs::remove_all(hidden);
+      fs::rename(folder / name_of(numbers[i]), hidden);
+      fs::remove_all(hidden);
+    }
+    std::error_code ignored;
+    fs::remove(unfinished, ignored);  // when it is empty
+  });
+  if (!failure.empty()) get_logger("accelerate").warning("save_state could not remove an old checkpoint: {}", failure);
+}
+
+// --- Loading --------------------------------------------------------------------------------------------------------------
+
+std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool verify, std::source_location where) const {
+  constexpr int64_t kNone = -1, kNotAsked = INT64_MAX;
+  std::vector<int> numbers;
+  const std::string failure = failure_of([&] {
+    if (leads(parts.state)) numbers = checkpoint_numbers(checkpoints_folder());
+  });
+  throw_failure("load_state", shared_failure(parts.state, failure, where));
+  for (int64_t limit = INT_MAX;;) {
+    while (!numbers.empty()) {
+      const std::string candidate = (fs::path(checkpoints_folder()) / name_of(numbers.back())).string();
+      const std::string defect =
+          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate, verify);
+      if (defect.empty()) break;
+      get_logger("accelerate").warning({.main_process_only = false}, "load_state passes over {}: {}", candidate, defect);
+      numbers.pop_back();
+    }
+    const int64_t mine = !leads(parts.state) ? kNotAsked : numbers.empty() ? kNone : numbers.back();
+    auto all = gather_object(parts.state, std::vector<int64_t>{mine}, where);
+    std::erase(all, kNotAsked);
+    const auto [lowest, highest] = std::minmax_element(all.begin(), all.end());
+    if (*lowest == *highest) return *lowest == kNone ? std::nullopt : std::optional(static_cast<int>(*lowest));
+    if (*lowest == kNone) {
+      throw CheckpointError(
+          fmt::format("load_state: a machine has no complete checkpoint in {}; another one has {}. Copy it "
+                      "there, or remove it to begin again.",
+                      checkpoints_folder(), name_of(static_cast<int>(*highest))));
+    }
+    limit = *lowest;
+  }
+}
+
+std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
+                                                           std::source_location where) const {
+  if (folder.empty()) {
+    if (!project_.automatic_checkpoint_naming || project_.project_dir.empty()) {
+      throw UsageError(
+          "load_state was given no folder. Give one, or set project_dir and automatic_checkpoint_naming in "
+          "ProjectConfiguration.");
+    }
+    const auto number = newest_checkpoint(parts, verify, where);
+    return number ? std::optional((fs::path(checkpoints_folder()) / name_of(*number)).string()) : std::nullopt;
+  }
+  const std::string path = expand_user(folder);
+  std::string defect;
+  if (leads(parts.state)) {
+    std::error_code problem;
+    const bool is_folder = fs::is_directory(path, problem);
+    defect = is_folder ? defect_of(parts, path, verify) : problem ? problem.message() : "it is no folder";
+    if (!defect.empty()) defect = fmt::format("{} cannot be used: {}", path, defect);
+  }
+  throw_failure("load_state", shared_failure(parts.state, defect, where));
+  return path;
 }
 
 std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::string& folder, const LoadStateOptions& options,
                                                 std::source_location where) {
   finish(parts.state, where);
-  if (folder.empty() && (!project_.automatic_checkpoint_naming || project_.project_dir.empty())) {
-    throw UsageError(
-        "load_state was given no folder. Give one, or set project_dir and automatic_checkpoint_naming in "
-        "ProjectConfiguration.");
-  }
-  std::vector<std::string> found = {"", ""};  // the folder, and what is wrong with it
-  if (leads(parts.state)) {
-    if (!folder.empty()) {
-      found = {expand_user(folder), ""};
-      std::error_code problem;
-      found[1] = fs::is_directory(found[0], problem) ? defect_of(parts, found[0], options.verify) : "there is no such folder";
-    } else {
-      const fs::path checkpoints = fs::path(expand_user(project_.project_dir)) / kCheckpoints;
-      const auto numbers = checkpoint_numbers(checkpoints);
-      for (auto number = numbers.rbegin(); number != numbers.rend() && found[0].empty(); ++number) {
-        const std::string candidate = (checkpoints / (kPrefix + std::to_string(*number))).string();
-        const std::string defect = defect_of(parts, candidate, options.verify);
-        if (defect.empty()) {
-          found[0] = candidate;
-        } else {
-          get_logger("accelerate").warning("load_state passes over {}: {}", candidate, defect);
-        }
-      }
-    }
-  }
-  broadcast_object_list(parts.state, found, 0, where);
-  if (!found[1].empty()) throw CheckpointError(fmt::format("load_state: {} cannot be used: {}.", found[0], found[1]));
-  if (found[0].empty()) return std::nullopt;
-  const Busy busy("load_state", found[0]);
+  const auto found = find_checkpoint(parts, folder, options.verify, where);
+  if (!found) return std::nullopt;
+  const Busy busy("load_state", *found);
   std::shared_ptr<LoadedRun> loaded;
-  std::string failure;
-  try {
+  std::string failure = failure_of([&] {
     auto modules = modules_of(parts);
-    for (const auto& hook : *load_hooks_) hook(modules, found[0]);
+    for (const auto& hook : *load_hooks_) hook(modules, *found);
     std::erase_if(parts.models, [&](const auto& model) {
       return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
     });
-    loaded = read_run(parts, found[0]);
-  } catch (const std::exception& error) {
-    failure = error.what();
-  }
-  failure = shared_failure(parts.state, failure, where);
-  if (!failure.empty()) throw CheckpointError("load_state: " + failure);
-  python_random_ = restore_run(parts, *loaded);
-  return found[0];
+    loaded = read_run(parts, *found);
+  });
+  throw_failure("load_state", shared_failure(parts.state, failure, where));
+  // What was set is set back unless it could be set everywhere.
+  UndoList undo;
+  failure = failure_of([&] { restore_small_parts(parts, *loaded, undo); });
+  throw_failure("load_state", shared_failure(parts.state, failure, where));
+  undo.forget();
+  restore_weights(parts, *loaded);
+  python_random_ = loaded->random ? loaded->random->python : nullptr;
+  return found;
 }
 
 }  // namespace accelerate::detail

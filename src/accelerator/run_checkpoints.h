@@ -3,12 +3,11 @@
 #include <accelerate/accelerator/project_configuration.h>
 #include <accelerate/accelerator/save_state.h>
 
-#include <atomic>
 #include <list>
 #include <optional>
 #include <source_location>
-#include <thread>
 
+#include "accelerator/background_save.h"
 #include "accelerator/run_files.h"
 
 namespace accelerate::detail {
@@ -20,11 +19,8 @@ std::string shared_failure(const ProcessState& state, const std::string& mine, s
 /// the source is called by all processes.
 class RunCheckpoints {
  public:
+  /// Its end waits for what is being written.
   explicit RunCheckpoints(ProjectConfiguration project) : project_(std::move(project)) {}
-  /// Waits for what is being written; what went wrong is told on stderr, since nobody can be told otherwise.
-  ~RunCheckpoints();
-  RunCheckpoints(const RunCheckpoints&) = delete;
-  RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
   /// Returns the folder. Nothing of it is to be seen before all of it is durable.
   std::string save(const RunParts& parts, const std::string& folder, const SaveStateOptions& options, std::source_location where);
@@ -38,25 +34,39 @@ class RunCheckpoints {
   HookHandle before_loading(LoadStateHook hook);
 
  private:
+  /// Where a checkpoint is going to be.
   struct Target {
-    std::string folder, aside;
+    /// As its user names it.
+    std::string folder;
+    /// The number in its name; nothing when the user gave it.
+    std::optional<int> number;
+    /// The same without symbolic links, and where it is written before.
+    std::string place = {}, aside = {};
   };
+  /// Decides on the name. The same on all processes.
   Target choose_target(const ProcessState& state, const std::string& folder, std::source_location where);
+  void find_place(Target& target) const;
   bool leads(const ProcessState& state) const;
   /// The processes whose files lie in the same folder as this one's.
   std::vector<int> writers_of(const ProcessState& state, std::source_location where) const;
-  void remove_oldest() const;
+  void write(const ProcessState& state, SaveJob job, bool async, std::source_location where);
+  /// Those above the limit, but for the one that was just saved.
+  void remove_oldest(int saved) const;
   std::vector<RunFile> take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
+
+  std::string checkpoints_folder() const;
+  /// What load_state is given, checked; nothing when none was asked for by name and there is none.
+  std::optional<std::string> find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
+                                             std::source_location where) const;
+  /// The number of the newest one that is complete on every machine that has its own.
+  std::optional<int> newest_checkpoint(const RunParts& parts, bool verify, std::source_location where) const;
 
   ProjectConfiguration project_;
   // Shared with the handles that remove hooks.
   std::shared_ptr<std::list<SaveStateHook>> save_hooks_ = std::make_shared<std::list<SaveStateHook>>();
   std::shared_ptr<std::list<LoadStateHook>> load_hooks_ = std::make_shared<std::list<LoadStateHook>>();
   std::shared_ptr<const PythonRandomStates> python_random_;
-  std::thread writer_;
-  std::atomic<bool> part_written_ = false, done_ = false, give_up_ = false;
-  std::string writer_failure_;
-  bool writing_ = false;
+  std::unique_ptr<BackgroundSave> writing_;
 };
 
 }  // namespace accelerate::detail

@@ -29,31 +29,6 @@ at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true) : tensor;
 }
 
-Value copied_value(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::tensor:
-      return on_host(value.as<at::Tensor>());
-    case Value::Kind::list: {
-      Value::List list;
-      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item));
-      return list;
-    }
-    case Value::Kind::tuple: {
-      Value::List list;
-      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item));
-      return Value::Tuple(std::move(list));
-    }
-    case Value::Kind::dict: {
-      StateDict dict;
-      dict.set_numbered(value.as<StateDict>().is_numbered());
-      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item);
-      return dict;
-    }
-    default:
-      return value;
-  }
-}
-
 /// Collects files, of copies where the run goes on.
 class Snapshot {
  public:
@@ -193,6 +168,31 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
 
 }  // namespace
 
+Value copied_value(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::tensor:
+      return on_host(value.as<at::Tensor>());
+    case Value::Kind::list: {
+      Value::List list;
+      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item));
+      return list;
+    }
+    case Value::Kind::tuple: {
+      Value::List list;
+      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item));
+      return Value::Tuple(std::move(list));
+    }
+    case Value::Kind::dict: {
+      StateDict dict;
+      dict.set_numbered(value.as<StateDict>().is_numbered());
+      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item);
+      return dict;
+    }
+    default:
+      return value;
+  }
+}
+
 std::string numbered_name(const std::string& stem, size_t number, const std::string& extension) {
   return number == 0 ? stem + extension : fmt::format("{}_{}{}", stem, number, extension);
 }
@@ -248,14 +248,6 @@ bool is_run_file(const std::string& name) {
 }
 
 // --- Reading --------------------------------------------------------------------------------------------------------------
-
-struct LoadedRun {
-  std::vector<TensorDict> models;
-  std::vector<StateDict> optimizers, schedulers, registered;
-  std::optional<StateDict> scaler, own;
-  std::optional<RandomStates> random;
-  TensorDict gradients;
-};
 
 namespace {
 
@@ -334,28 +326,13 @@ std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& fo
   return loaded;
 }
 
-std::shared_ptr<const PythonRandomStates> restore_run(RunParts& parts, const LoadedRun& loaded) {
-  for (size_t i = 0; i < parts.models.size(); ++i) load_state_dict(parts.models[i]->module(), loaded.models[i]);
-  for (size_t i = 0; i < parts.optimizers.size(); ++i) load_state_dict(parts.optimizers[i].optimizer(), loaded.optimizers[i]);
-  for (size_t i = 0; i < parts.schedulers.size(); ++i) parts.schedulers[i].load_state_dict(loaded.schedulers[i]);
-  if (loaded.scaler) parts.scaler->load_state_dict(*loaded.scaler);
-  for (size_t i = 0; i < parts.registered.size(); ++i) parts.registered[i].load_state_dict(loaded.registered[i]);
-  for (size_t i = 0; i < parts.models.size(); ++i) {
-    for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
-      const std::string key = std::to_string(i) + "." + name;
-      if (loaded.gradients.contains(key)) at::Tensor(parameter).mutable_grad() = loaded.gradients.at(key).to(parameter.options());
-    }
+void check_run(const RunParts& parts, const std::string& folder) {
+  read_run(parts, folder);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    // Those of the other processes, too.
+    if (name.starts_with("random_states_") && name.ends_with(".pkl")) read_random_states(InputFile(entry.path()));
   }
-  if (loaded.own) {
-    const auto& loaders = loaded.own->at("loaders").as<Value::List>();
-    for (size_t i = 0; i < std::min(loaders.size(), parts.loaders.size()); ++i)
-      parts.loaders[i].load_state_dict(loaders[i].as<StateDict>());
-    parts.gradients->set_sync_gradients(loaded.own->at("sync_gradients").get<bool>());
-  }
-  if (!loaded.random) return nullptr;
-  parts.gradients->set_step(loaded.random->step);
-  restore_random_states(*loaded.random);
-  return loaded.random->python;
 }
 
 }  // namespace accelerate::detail

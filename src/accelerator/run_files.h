@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "accelerator/restore_run.h"
 #include "accelerator/run_parts.h"
 #include "checkpoint/manifest.h"
 #include "core/byte_sink.h"
@@ -33,11 +34,13 @@ std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<Tensor
 /// Writes them into `folder`, several at a time, and makes them durable.
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder);
 
-/// What was read of a checkpoint, before anything of the run is changed.
-struct LoadedRun;
+/// What these parts have in a checkpoint. Nothing of the run is changed. CheckpointError when it is not there or cannot be read.
 std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& folder);
-/// Sets the run to it. Returns Python's own random numbers, or null.
-std::shared_ptr<const PythonRandomStates> restore_run(RunParts& parts, const LoadedRun& loaded);
+/// Reads all of a folder that has no manifest to tell whether it is whole. CheckpointError when it is not.
+void check_run(const RunParts& parts, const std::string& folder);
+
+/// The same with copies of its tensors, in host memory.
+Value copied_value(const Value& value);
 /// The record of a file that somebody else wrote.
 FileRecord record_of(const std::string& folder, const std::string& name);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/module_fit.h"
 #include "checkpoint/tensor_file.h"
 #include "distributed/tensor_text.h"
 
@@ -37,7 +38,7 @@ TensorDict state_dict(const torch::nn::Module& module) {
   return state;
 }
 
-LoadReport load_state_dict(torch::nn::Module& module, const TensorDict& state, const LoadOptions& options) {
+LoadReport check_fit(const torch::nn::Module& module, const TensorDict& state, const LoadOptions& options) {
   const TensorDict own = state_dict(module);
   LoadReport report;
   std::vector<std::string> misshapen;
@@ -64,9 +65,14 @@ LoadReport load_state_dict(torch::nn::Module& module, const TensorDict& state, c
         "The tensors do not fit the module " + module.name() + "." + (options.strict ? listed("missing", report.missing) : "") +
         (options.strict ? listed("unexpected", report.unexpected) : "") + listed("of another shape", misshapen));
   }
+  return report;
+}
+
+LoadReport load_state_dict(torch::nn::Module& module, const TensorDict& state, const LoadOptions& options) {
+  LoadReport report = check_fit(module, state, options);
   const c10::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : own) {
-    // own's tensors share the module's memory, so copying into them loads the module.
+  for (const auto& [name, tensor] : state_dict(module)) {
+    // They share the module's memory, so copying into them loads it.
     if (state.contains(name)) at::Tensor(tensor).copy_(state.at(name));
   }
   return report;

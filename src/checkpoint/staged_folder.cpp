@@ -18,7 +18,22 @@ namespace fs = std::filesystem;
   throw CheckpointError(fmt::format("Cannot {} {}: {}.", doing, path.string(), reason));
 }
 
-/// Puts into `to` what only `from` has, without taking it away there. Files are the same file under two names.
+/// Not every file system knows a file under two names, and not every file of another user may be given a second one.
+bool wants_copy(int reason) { return reason == EPERM || reason == EOPNOTSUPP || reason == EXDEV || reason == EMLINK; }
+
+/// The same file under another name, or where that cannot be had a copy.
+void keep_file(const fs::path& from, const fs::path& to) {
+  if (linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), 0) == 0 || errno == EEXIST) return;
+  const int reason = errno;
+  std::error_code problem(reason, std::generic_category());
+  if (wants_copy(reason)) {
+    problem.clear();
+    fs::copy(from, to, fs::copy_options::copy_symlinks, problem);
+  }
+  if (problem) fail_to("keep", from, problem.message());
+}
+
+/// Puts into `to` what only `from` has, without taking it away there.
 void keep_others(const fs::path& from, const fs::path& to, const std::function<bool(const std::string&)>& replaced) {
   std::error_code problem;
   for (fs::directory_iterator entry(from, problem), end; !problem && entry != end; entry.increment(problem)) {
@@ -27,8 +42,8 @@ void keep_others(const fs::path& from, const fs::path& to, const std::function<b
     if (entry->is_directory() && !entry->is_symlink()) {
       make_folder(kept);
       keep_others(entry->path(), kept, [](const std::string&) { return false; });
-    } else if (linkat(AT_FDCWD, entry->path().c_str(), AT_FDCWD, kept.c_str(), 0) != 0 && errno != EEXIST) {
-      fail_to("keep", entry->path(), std::strerror(errno));
+    } else {
+      keep_file(entry->path(), kept);
     }
   }
   if (problem) fail_to("read", from, problem.message());
@@ -64,6 +79,7 @@ void sync_folder_entries(const fs::path& folder) {
 
 StagedFolder::StagedFolder(fs::path target, fs::path aside) : target_(std::move(target)), aside_(std::move(aside)) {
   std::error_code problem;
+  check_target();
   fs::remove_all(aside_, problem);
   if (problem) fail_to("remove what is left of an earlier save,", aside_, problem.message());
   if (target_.has_parent_path()) make_folder(target_.parent_path());
@@ -74,12 +90,24 @@ StagedFolder::~StagedFolder() {
   if (committed_) return;
   std::error_code ignored;
   fs::remove_all(aside_, ignored);
+  remove_parent();
+}
+
+bool StagedFolder::check_target() const {
+  std::error_code problem;
+  const auto there = fs::status(target_, problem);
+  if (!fs::exists(there)) return false;
+  if (!fs::is_directory(there)) fail_to("write the folder", target_, "a file has that name");
+  return true;
+}
+
+void StagedFolder::remove_parent() const {
+  std::error_code ignored;
+  if (aside_.parent_path() != target_.parent_path()) fs::remove(aside_.parent_path(), ignored);
 }
 
 void StagedFolder::commit(const std::function<bool(const std::string&)>& replaced) {
-  std::error_code problem;
-  const bool replaces = fs::exists(fs::symlink_status(target_, problem));
-  if (replaces && !fs::is_directory(target_, problem)) fail_to("write the folder", target_, "a file has that name");
+  const bool replaces = check_target();
   if (replaces) keep_others(target_, aside_, replaced);
   sync_folder_entries(aside_);
   if (!replaces) {
@@ -89,9 +117,9 @@ void StagedFolder::commit(const std::function<bool(const std::string&)>& replace
   }
   committed_ = true;
   sync_folder_entries(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
-  if (replaces) fs::remove_all(aside_, problem);
-  // The folder that unfinished ones are in, when this was the only one there; one that holds anything else is not removed.
-  if (aside_.parent_path() != target_.parent_path()) fs::remove(aside_.parent_path(), problem);
+  std::error_code ignored;
+  if (replaces) fs::remove_all(aside_, ignored);
+  remove_parent();
 }
 
 }  // namespace accelerate

@@ -24,6 +24,11 @@ class StagedFolder {
   void commit(const std::function<bool(const std::string&)>& replaced);
 
  private:
+  /// Whether it is there. CheckpointError when it is no folder.
+  bool check_target() const;
+  /// Removes the folder that unfinished ones are in when this was the only one; what holds anything else is not removed.
+  void remove_parent() const;
+
   std::filesystem::path target_, aside_;
   bool committed_ = false;
 };

@@ -8,15 +8,13 @@
 #include <memory>
 #include <regex>
 
-#include "support/free_port.h"
-#include "support/run_program.h"
+#include "support/ranks.h"
 
 namespace {
 
 using accelerate::testing::RunningProgram;
-using accelerate::testing::RunOptions;
+using accelerate::testing::Variables;
 using accelerate::testing::wait_until;
-using Variables = std::map<std::string, std::optional<std::string>>;
 
 /// What differs from run to run is replaced: places by their file, seconds by T, process numbers by P.
 std::string normalised(std::string text) {
@@ -34,23 +32,7 @@ class Scene {
     folder_ = (std::filesystem::temp_directory_path() / "accelerate_scene_XXXXXX").string();
     if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
     ::mkfifo((folder_ + "/pipe.safetensors").c_str(), 0600);
-    const auto port = std::to_string(accelerate::testing::free_port());
-    if (per_machine == 0) per_machine = size;
-    for (int rank = 0; rank < size; ++rank) {
-      Variables table = variables;
-      table.insert({{"ACCELERATE_USE_CPU", "true"},
-                    {"OMP_NUM_THREADS", "1"},
-                    {"GLOO_SOCKET_IFNAME", "lo"},
-                    {"RANK", std::to_string(rank)},
-                    {"WORLD_SIZE", std::to_string(size)},
-                    {"LOCAL_RANK", std::to_string(rank % per_machine)},
-                    {"LOCAL_WORLD_SIZE", std::to_string(per_machine)},
-                    {"GROUP_RANK", std::to_string(rank / per_machine)},
-                    {"MASTER_ADDR", "127.0.0.1"},
-                    {"MASTER_PORT", port}});
-      ranks_.push_back(std::make_unique<RunningProgram>(std::vector<std::string>{ACCELERATE_SCENES, name, folder_},
-                                                        RunOptions{.environment = table}));
-    }
+    ranks_ = accelerate::testing::start_ranks({ACCELERATE_SCENES, name, folder_}, size, variables, per_machine);
   }
   ~Scene() {
     ranks_.clear();

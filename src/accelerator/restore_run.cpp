@@ -1,0 +1,89 @@
+#include "accelerator/restore_run.h"
+
+#include <accelerate/checkpoint/module_state.h>
+#include <accelerate/checkpoint/optimizer_state.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "accelerator/run_files.h"
+#include "checkpoint/module_fit.h"
+
+namespace accelerate::detail {
+namespace {
+
+/// Loads into anything that has a state_dict. `kept` is how it was before.
+template <class Object>
+void load_reversibly(Object object, StateDict kept, const StateDict& state, UndoList& undo) {
+  // Before the call: what throws in its middle may have changed a part of itself.
+  undo.add([object, kept = std::move(kept)]() mutable { object.load_state_dict(kept); });
+  object.load_state_dict(state);
+}
+
+void load_optimizers(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
+    auto* optimizer = &parts.optimizers[i].optimizer();
+    // Its tensors are replaced, not written to, so that those that are kept stay as they are.
+    undo.add([optimizer, kept = state_dict(*optimizer)] { load_state_dict(*optimizer, kept); });
+    load_state_dict(*optimizer, loaded.optimizers[i]);
+  }
+}
+
+void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+  if (!loaded.own) return;
+  const auto& states = loaded.own->at("loaders").as<Value::List>();
+  for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
+    load_reversibly(parts.loaders[i], parts.loaders[i].state_dict(), states[i].as<StateDict>(), undo);
+  }
+  loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
+  loaded.own->at("step").get<int64_t>();
+}
+
+}  // namespace
+
+UndoList::~UndoList() {
+  for (auto undo = undos_.rbegin(); undo != undos_.rend(); ++undo) {
+    try {
+      (*undo)();
+    } catch (...) {  // it refuses its own state: there is nothing more to be done for it
+    }
+  }
+}
+
+void restore_small_parts(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+  for (size_t i = 0; i < parts.models.size(); ++i) check_fit(parts.models[i]->module(), loaded.models[i], {});
+  undo.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
+  load_optimizers(parts, loaded, undo);
+  for (size_t i = 0; i < parts.schedulers.size(); ++i) {
+    load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], undo);
+  }
+  if (loaded.scaler && !parts.scaler->state_dict().empty()) {
+    auto* scaler = parts.scaler.get();
+    undo.add([scaler, kept = scaler->state_dict()] { scaler->load_state_dict(kept); });
+    scaler->load_state_dict(*loaded.scaler);
+  }
+  for (size_t i = 0; i < parts.registered.size(); ++i) {
+    StateDict kept = copied_value(parts.registered[i].state_dict()).as<StateDict>();
+    load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo);
+  }
+  load_loaders(parts, loaded, undo);
+  if (loaded.random) restore_random_states(*loaded.random);
+}
+
+void restore_weights(RunParts& parts, const LoadedRun& loaded) {
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    load_state_dict(parts.models[i]->module(), loaded.models[i]);
+    for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
+      const std::string key = std::to_string(i) + "." + name;
+      if (loaded.gradients.contains(key)) at::Tensor(parameter).mutable_grad() = loaded.gradients.at(key).to(parameter.options());
+    }
+  }
+  if (loaded.own) {
+    parts.gradients->set_sync_gradients(loaded.own->at("sync_gradients").get<bool>());
+    // Also for a process that the saved run did not have, and that has no random states to read it from.
+    parts.gradients->set_step(loaded.own->at("step").get<int64_t>());
+  } else if (loaded.random) {
+    parts.gradients->set_step(loaded.random->step);
+  }
+}
+
+}  // namespace accelerate::detail

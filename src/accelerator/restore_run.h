@@ -1,0 +1,41 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "accelerator/run_parts.h"
+
+namespace accelerate::detail {
+
+/// What was read of a checkpoint, before anything of the run is changed.
+struct LoadedRun {
+  std::vector<TensorDict> models;
+  std::vector<StateDict> optimizers, schedulers, registered;
+  std::optional<StateDict> scaler, own;
+  std::optional<RandomStates> random;
+  TensorDict gradients;
+};
+
+/// Puts back what was changed, last first, unless it is told to forget it.
+class UndoList {
+ public:
+  UndoList() = default;
+  ~UndoList();
+  UndoList(const UndoList&) = delete;
+  UndoList& operator=(const UndoList&) = delete;
+
+  void add(std::function<void()> undo) { undos_.push_back(std::move(undo)); }
+  void forget() { undos_.clear(); }
+
+ private:
+  std::vector<std::function<void()>> undos_;
+};
+
+/// Sets everything that may refuse what it is given, and keeps in `undo` how it was: optimizers, schedulers, scaler, loaders,
+/// registered objects, random numbers. Models are only compared with their weights. Throws what does not fit.
+void restore_small_parts(RunParts& parts, const LoadedRun& loaded, UndoList& undo);
+/// Sets the rest, which cannot fail any more: weights, gradients, counters.
+void restore_weights(RunParts& parts, const LoadedRun& loaded);
+
+}  // namespace accelerate::detail

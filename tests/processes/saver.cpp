@@ -1,0 +1,421 @@
+// Runs that save: killed at chosen instants of a save, out of luck in other ways, or left alone.
+#include <accelerate/accelerate.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <random>
+#include <set>
+#include <thread>
+
+namespace {
+
+using accelerate::Accelerator;
+
+std::string folder;
+
+void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
+
+int number_from(const char* variable, int fallback) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::atoi(text) : fallback;
+}
+
+// --- An instant to die at -------------------------------------------------------------------------------------------------
+
+/// Changes of the file system that are left until the end comes; below 0: there is no such end.
+std::atomic<int> operations_left = -1;
+std::vector<int> doomed;  // the processes that die
+
+void die() {
+  for (const int process : doomed) ::kill(process, SIGKILL);
+  if (std::find(doomed.begin(), doomed.end(), ::getpid()) == doomed.end()) return;
+  for (;;) ::pause();
+}
+
+void count_operation() {
+  if (operations_left >= 0 && operations_left-- == 0) die();
+}
+
+}  // namespace
+
+// What a save asks of the file system, one by one, in place of the functions of the C library.
+extern "C" {
+int fsync(int file) {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_fsync, file));
+}
+int rename(const char* from, const char* to) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
+}
+int linkat(int from_at, const char* from, int to_at, const char* to, int flags) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_linkat, from_at, from, to_at, to, flags));
+}
+int mkdir(const char* name, mode_t mode) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
+}
+int unlinkat(int at, const char* name, int flags) noexcept {
+  count_operation();
+  return static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
+}
+}
+
+namespace {
+
+/// When and who. Dice are thrown by the seed of the test and the number of the attempt.
+struct Death {
+  bool comes = false;
+  /// 0 or 1: that process; 2: both at once.
+  int who = 0;
+  /// In which save of this attempt.
+  int save = 0;
+  /// After so many changes of the file system by process 0, or if negative:
+  int operations = 0;
+  /// after this part of the time that a save takes.
+  double part = 0;
+};
+
+Death throw_dice() {
+  const int attempt = number_from("TORCHELASTIC_RESTART_COUNT", 0);
+  std::mt19937 random(static_cast<unsigned>(number_from("ACCELERATE_TEST_SEED", 0) * 1000 + attempt));
+  const auto one_of = [&](unsigned count) { return static_cast<int>(random() % count); };
+  Death death{.comes = attempt < number_from("ACCELERATE_TEST_KILLS", 0)};
+  death.who = one_of(3);
+  death.save = 1 + one_of(2);  // not the first: its duration is measured
+  death.operations = one_of(2) == 0 ? one_of(60) : -1;
+  death.part = one_of(1200) / 1000.0;
+  return death;
+}
+
+/// Prepares the death for the save that begins now.
+class Reaper {
+ public:
+  Reaper(const Death& death, const Accelerator& accelerator) : death_(death) {
+    const auto processes = accelerator.gather_object(std::vector<int>{::getpid()});
+    for (int i = 0; i < static_cast<int>(processes.size()); ++i) {
+      if (death.who == 2 || death.who == i) doomed.push_back(processes[static_cast<size_t>(i)]);
+    }
+    is_main_ = accelerator.is_main_process();
+  }
+  ~Reaper() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void begin_save() {
+    begun_ = std::chrono::steady_clock::now();
+    if (!death_.comes || !is_main_ || count_++ != death_.save) return;
+    if (death_.operations >= 0) {
+      operations_left = death_.operations;
+    } else {
+      thread_ = std::thread([wait = death_.part * duration_] {
+        std::this_thread::sleep_for(wait);
+        die();
+      });
+    }
+  }
+  void end_save() { duration_ = std::chrono::steady_clock::now() - begun_; }
+
+ private:
+  Death death_;
+  bool is_main_ = false;
+  int count_ = 0;
+  std::chrono::steady_clock::time_point begun_ = {};
+  std::chrono::duration<double> duration_{0.05};
+  std::thread thread_;
+};
+
+// --- The run --------------------------------------------------------------------------------------------------------------
+
+struct Progress {
+  int64_t epoch = 0, step = 0;
+  accelerate::StateDict state_dict() const { return {{"epoch", epoch}, {"step", step}}; }
+  void load_state_dict(const accelerate::StateDict& state) {
+    epoch = state.at("epoch").get<int64_t>();
+    step = state.at("step").get<int64_t>();
+  }
+};
+
+/// Everything that is there must be whole, not the newest alone.
+void load_all(Accelerator& accelerator) {
+  std::vector<std::string> found;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/checkpoints", none)) found.push_back(entry.path());
+  accelerator.broadcast_object_list(found);
+  for (const auto& each : found) accelerator.load_state(each);
+}
+
+/// Saves after every step of 40, and says on the way how far it is sure to have come.
+void train(bool async) {
+  accelerate::set_seed(7);
+  Accelerator accelerator({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 2}});
+  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Dropout(0.1), torch::nn::Linear(8, 1));
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  auto x = torch::randn({40, 4});
+  accelerate::DataLoader data(accelerate::TensorDataset(x, x.sum(1, true)), {.batch_size = 1, .shuffle = true});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data);
+  Progress progress;
+  accelerator.register_for_checkpointing(progress);
+  load_all(accelerator);
+  accelerator.load_state();
+  accelerator.print("resumed at {}", progress.step);
+  Reaper reaper(throw_dice(), accelerator);
+  int64_t under_way = progress.step;
+  for (; progress.epoch < 2; ++progress.epoch) {
+    for (auto& [inputs, targets] : loader) {
+      accelerator.backward(torch::mse_loss(model(inputs), targets));
+      optimizer.step();
+      optimizer.zero_grad();
+      ++progress.step;
+      reaper.begin_save();
+      if (accelerator.is_main_process()) say("begun " + std::to_string(progress.step));
+      accelerator.save_state({.async = async});
+      reaper.end_save();
+      const int64_t durable = async ? under_way : progress.step;  // of an earlier one, the next call tells
+      if (accelerator.is_main_process()) say("durable " + std::to_string(durable));
+      under_way = progress.step;
+    }
+  }
+  accelerator.end_training();
+  double sum = 0;
+  for (const auto& parameter : net->parameters()) sum += parameter.abs().sum().item<double>();
+  accelerator.print("steps {} checksum {:.17g}", progress.step, sum);
+}
+
+// --- Every instant --------------------------------------------------------------------------------------------------------
+
+/// Calls `save` in a copy of this process that dies at its first change of the file system, its second, and so on, until one
+/// lives to the end of it. After each death `check` looks at what there is.
+void die_at_every_instant(const std::string& what, const std::function<void()>& save, const std::function<void()>& check) {
+  int instants = 0;
+  for (bool died = true; died; ++instants) {
+    const pid_t copy = ::fork();
+    if (copy == 0) {
+      doomed = {::getpid()};
+      operations_left = instants;
+      save();
+      ::_exit(0);
+    }
+    int status = 0;
+    ::waitpid(copy, &status, 0);
+    died = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!died && status != 0) throw std::runtime_error(what + ": the copy failed");
+    check();
+  }
+  say(what + ": " + (instants > 10 ? "many" : "few") + " instants");
+}
+
+struct Number {
+  int64_t value = 0;
+  accelerate::StateDict state_dict() const { return {{"value", value}}; }
+  void load_state_dict(const accelerate::StateDict& state) { value = state.at("value").get<int64_t>(); }
+};
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+/// Automatic names: whatever is seen is whole, and the newest is the old one or the new one.
+void every_instant_of_a_numbered_save() {
+  Accelerator accelerator({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+  torch::nn::Linear net(4, 4);
+  accelerator.prepare(net);
+  Number number{.value = 1};
+  accelerator.register_for_checkpointing(number);
+  accelerator.save_state();
+  int64_t newest = 1;
+  const auto save = [&] {
+    number.value = newest + 1;
+    Accelerator next({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+    next.prepare(net);
+    next.register_for_checkpointing(number);
+    next.save_state();
+  };
+  die_at_every_instant("numbered", save, [&] {
+    load_all(accelerator);
+    require(accelerator.load_state().has_value(), "there is none");
+    require(number.value == newest || number.value == newest + 1, "neither the old nor the new one");
+    newest = number.value;
+  });
+}
+
+/// A name that is used again: the old one or the new one, and what else lies there.
+void every_instant_of_a_replacing_save() {
+  Accelerator accelerator;
+  torch::nn::Linear net(4, 4);
+  accelerator.prepare(net);
+  Number number{.value = 1};
+  accelerator.register_for_checkpointing(number);
+  const std::string target = folder + "/same";
+  accelerator.save_state(target);
+  std::ofstream(target + "/notes.txt") << "mine";
+  int64_t newest = 1;
+  const auto save = [&] {
+    number.value = newest + 1;
+    accelerator.save_state(target);
+  };
+  die_at_every_instant("replacing", save, [&] {
+    accelerator.load_state(target);
+    require(number.value == newest || number.value == newest + 1, "neither the old nor the new one");
+    require(std::filesystem::exists(target + "/notes.txt"), "the notes are gone");
+    newest = number.value;
+  });
+}
+
+/// Weights for others: the old set, the new one, or none that could be taken for one.
+void every_instant_of_save_model() {
+  const std::string target = folder + "/model";
+  const auto weights = [](double value) {
+    accelerate::TensorDict tensors;
+    for (const auto* name : {"a", "b", "c"}) tensors[name] = torch::full({100}, value);
+    return tensors;
+  };
+  double value = 0;
+  for (const std::string shards : {"0.4KB", "10MB", "0.8KB"}) {
+    const auto save = [&] { accelerate::save_weights(weights(value), target, {.max_shard_size = shards}); };
+    save();
+    ++value;
+    die_at_every_instant("weights", save, [&] {
+      try {
+        std::set<double> seen;
+        for (const auto& item : accelerate::load_weights(target)) seen.insert(item.second.mean().item<double>());
+        require(seen == std::set<double>{value} || seen == std::set<double>{value - 1}, "half old and half new");
+      } catch (const accelerate::CheckpointError&) {
+        // Nothing is better than a mixture.
+      }
+    });
+  }
+}
+
+// --- Other ends -----------------------------------------------------------------------------------------------------------
+
+struct Saved {
+  Saved() : accelerator({.timeout = std::chrono::seconds(40)}), net(64, 64), sgd(net->parameters(), 0.1) {
+    accelerator.prepare(net, sgd);
+  }
+  Accelerator accelerator;
+  torch::nn::Linear net;
+  torch::optim::SGD sgd;
+};
+
+std::string heard(const Accelerator& accelerator, const std::function<void()>& call) {
+  const std::string who = "process " + std::to_string(accelerator.process_index());
+  try {
+    call();
+    return who + " heard nothing";
+  } catch (const accelerate::Error& error) {
+    return who + " heard: " + error.what();
+  }
+}
+
+/// The last process dies in the middle of a save, when the folder has been made.
+void dies_in_save() {
+  Saved run;
+  run.accelerator.register_save_state_pre_hook([&](auto&&...) {
+    if (run.accelerator.is_last_process()) std::raise(SIGKILL);
+  });
+  say(heard(run.accelerator, [&] { run.accelerator.save_state(folder + "/saved"); }));
+}
+
+/// It dies when its part has to be written by the thread behind it.
+void dies_in_async_save() {
+  Saved run;
+  run.accelerator.wait_for_everyone();
+  if (run.accelerator.is_last_process()) {
+    doomed = {::getpid()};
+    operations_left = 0;
+  }
+  say(heard(run.accelerator, [&] {
+    run.accelerator.save_state(folder + "/saved", {.async = true});
+    run.accelerator.end_training();
+  }));
+}
+
+/// Nobody waits for what is being written.
+void leaves_while_saving() {
+  Saved run;
+  run.accelerator.save_state(folder + "/saved", {.async = true});
+}
+
+/// An exception ends the run while a save is under way.
+void throws_while_saving() {
+  Saved run;
+  run.accelerator.save_state(folder + "/saved", {.async = true});
+  throw std::runtime_error("on purpose");
+}
+
+/// Machines that keep their own checkpoints go on from one that all of them have.
+void machines_of_their_own() {
+  const std::string project = folder + "/machine_" + std::getenv("GROUP_RANK");
+  Accelerator accelerator({.project = {.project_dir = project, .automatic_checkpoint_naming = true, .save_on_each_node = true}});
+  const std::string who = "process " + std::to_string(accelerator.process_index());
+  for (int i = 0; i < 3; ++i) accelerator.save_state();
+  const auto lose = [&](const std::string& name) {
+    if (accelerator.is_last_process()) std::filesystem::remove_all(project + "/checkpoints/" + name);
+    accelerator.wait_for_everyone();
+  };
+  say(who + " finds " + accelerator.load_state()->filename().string());
+  lose("checkpoint_2");
+  say(who + " finds " + accelerator.load_state()->filename().string());
+  for (const std::string name : {"checkpoint_0", "checkpoint_1"}) lose(name);
+  say(heard(accelerator, [&] { accelerator.load_state(); }));
+}
+
+/// As somebody who may not write there. Training goes on, and what may be written is.
+void may_not_write() {
+  Saved run;
+  auto& accelerator = run.accelerator;
+  say(heard(accelerator, [&] { accelerator.save_state(folder + "/closed/saved"); }));
+  say(heard(accelerator, [&] { accelerator.save_state(folder + "/closed/saved", {.async = true}); }));
+  say(heard(accelerator, [&] { accelerate::save_weights(accelerate::state_dict(*run.net), folder + "/closed"); }));
+  say(heard(accelerator, [&] { accelerate::save_file(accelerate::state_dict(*run.net), folder + "/closed/a.safetensors"); }));
+  say(heard(accelerator, [&] { accelerator.load_state(folder + "/unreadable"); }));
+  Accelerator automatic({.project = {.project_dir = folder + "/hidden", .automatic_checkpoint_naming = true}});
+  say(heard(automatic, [&] { automatic.load_state(); }));
+  say(heard(accelerator, [&] { accelerator.save_state(folder + "/open/saved"); }));
+}
+
+int run(const std::string& scene) {
+  static const std::map<std::string, void (*)()> kScenes = {
+      {"train", [] { train(false); }},
+      {"train_async", [] { train(true); }},
+      {"dies_in_save", dies_in_save},
+      {"dies_in_async_save", dies_in_async_save},
+      {"leaves_while_saving", leaves_while_saving},
+      {"throws_while_saving", throws_while_saving},
+      {"machines_of_their_own", machines_of_their_own},
+      {"every_instant_of_a_numbered_save", every_instant_of_a_numbered_save},
+      {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
+      {"every_instant_of_save_model", every_instant_of_save_model},
+      {"may_not_write", may_not_write}};
+  try {
+    kScenes.at(scene)();
+    return 0;
+  } catch (const std::exception& error) {
+    say(std::string("left by: ") + error.what());
+    return 3;
+  }
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  folder = argv[2];
+  return run(argv[1]);
+}

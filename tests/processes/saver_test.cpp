@@ -1,0 +1,209 @@
+// Saves that are cut short: by SIGKILL at random instants, by a process that dies or leaves, by a folder that is closed. Seeded,
+// and 20 kills here; `make soak` has 200.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+
+#include "support/ranks.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using accelerate::testing::ProgramResult;
+using accelerate::testing::run_program;
+using accelerate::testing::RunningProgram;
+using accelerate::testing::start_ranks;
+using accelerate::testing::Variables;
+
+/// A folder of a test's own, removed with it.
+class Place {
+ public:
+  Place() {
+    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder");
+  }
+  ~Place() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  const std::string& path() const { return path_; }
+
+  /// What lies in a folder of it.
+  std::set<std::string> entries(const std::string& folder = "") const {
+    std::set<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_ + "/" + folder)) names.insert(entry.path().filename().string());
+    return names;
+  }
+
+ private:
+  std::string path_ = (fs::temp_directory_path() / "accelerate_saver_XXXXXX").string();
+};
+
+// --- Kills ----------------------------------------------------------------------------------------------------------------
+
+constexpr int kKillsOfALaunch = 5;
+
+/// A run that is killed and started again, as often as `kills` says, by one launch.
+ProgramResult train(const std::string& scene, const std::string& folder, int seed, int kills) {
+  return run_program(
+      {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", "2", "--num_cpu_threads_per_process",
+       "1", "--max_restarts", std::to_string(kills), ACCELERATE_SAVER, scene, folder},
+      {.environment = {{"ACCELERATE_TEST_SEED", std::to_string(seed)}, {"ACCELERATE_TEST_KILLS", std::to_string(kills)}},
+       .limit = std::chrono::seconds(300)});
+}
+
+std::string last_line(const std::string& text) {
+  const size_t end = text.find_last_not_of('\n');
+  const size_t begin = text.rfind('\n', end);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? 0 : begin + 1) + 1);
+}
+
+/// Each attempt goes on at the last save that was told to be durable, or at one that was begun after it.
+void expect_nothing_lost(const std::string& output) {
+  static const std::regex line("(resumed at|begun|durable) ([0-9]+)\n");
+  int durable = 0, begun = 0;
+  for (std::sregex_iterator match(output.begin(), output.end(), line), end; match != end; ++match) {
+    const std::string what = (*match)[1];
+    const int step = std::stoi((*match)[2]);
+    if (what == "durable") durable = step;
+    if (what == "begun") begun = step;
+    if (what == "resumed at") {
+      EXPECT_GE(step, durable) << output;
+      EXPECT_LE(step, std::max(begun, durable)) << output;
+    }
+  }
+}
+
+void expect_survived(const std::string& scene, int seed, const std::string& undisturbed) {
+  SCOPED_TRACE(scene + ", seed " + std::to_string(seed));
+  const Place place;
+  const auto result = train(scene, place.path(), seed, kKillsOfALaunch);
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, " was ended by SIGKILL"), kKillsOfALaunch) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "passes over"), 0) << result.errors;
+  EXPECT_EQ(last_line(result.output), undisturbed);
+  expect_nothing_lost(result.output);
+  EXPECT_EQ(place.entries(), std::set<std::string>{"checkpoints"});
+  EXPECT_EQ(place.entries("checkpoints"), (std::set<std::string>{"checkpoint_38", "checkpoint_39"}));
+}
+
+TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
+  const Place place;
+  const std::string undisturbed = last_line(train("train", place.path(), 0, 0).output);
+  ASSERT_TRUE(undisturbed.starts_with("steps 40 checksum ")) << undisturbed;
+  const char* wanted = std::getenv("ACCELERATE_TEST_KILLS");
+  const int launches = (wanted ? std::atoi(wanted) : 20) / kKillsOfALaunch;
+  std::atomic<int> next = 0;
+  std::vector<std::thread> players;
+  for (int i = 0; i < 3; ++i) {
+    players.emplace_back([&] {
+      for (int seed = next++; seed < launches; seed = next++) {
+        try {
+          expect_survived(seed % 2 == 0 ? "train" : "train_async", seed, undisturbed);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << error.what();
+        }
+      }
+    });
+  }
+  for (auto& player : players) player.join();
+}
+
+TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
+  for (const std::string scene :
+       {"every_instant_of_a_numbered_save", "every_instant_of_a_replacing_save", "every_instant_of_save_model"}) {
+    const Place place;
+    const auto result = run_program(
+        {ACCELERATE_SAVER, scene, place.path()},
+        {.environment = {{"ACCELERATE_USE_CPU", "true"}, {"OMP_NUM_THREADS", "1"}}, .limit = std::chrono::seconds(120)});
+    EXPECT_EQ(result.exit_code, 0) << scene << ": " << result.output << result.errors;
+    EXPECT_NE(result.output.find(": many instants\n"), std::string::npos) << scene << ": " << result.output << result.errors;
+    EXPECT_EQ(result.errors, "") << scene;
+  }
+}
+
+// --- Other ends -----------------------------------------------------------------------------------------------------------
+
+TEST(Saver, AProcessThatDiesInASaveIsNamedByTheOthersAndNothingOfItStays) {
+  for (const std::string scene : {"dies_in_save", "dies_in_async_save"}) {
+    const Place place;
+    const auto ranks = start_ranks({ACCELERATE_SAVER, scene, place.path()}, 3);
+    for (int rank : {0, 1}) {
+      const auto result = ranks[static_cast<size_t>(rank)]->wait();
+      EXPECT_NE(result.output.find("process " + std::to_string(rank) + " heard: "), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find("Process 2 is dead."), std::string::npos) << scene << result.output << result.errors;
+      EXPECT_LT(result.seconds, 40) << scene;
+    }
+    EXPECT_TRUE(place.entries().empty()) << scene << ": " << *place.entries().begin();
+  }
+}
+
+TEST(Saver, ASaveBehindTheRunIsWholeHoweverTheRunEnds) {
+  for (const auto& [scene, code] : {std::pair{"leaves_while_saving", 0}, std::pair{"throws_while_saving", 3}}) {
+    const Place place;
+    for (const auto& rank : start_ranks({ACCELERATE_SAVER, scene, place.path()}, 2)) {
+      const auto result = rank->wait();
+      EXPECT_EQ(result.exit_code, code) << scene << result.output << result.errors;
+      EXPECT_EQ(result.errors, "") << scene;
+    }
+    EXPECT_EQ(place.entries(), std::set<std::string>{"saved"}) << scene;
+    EXPECT_TRUE(place.entries("saved").contains("accelerate_manifest.json")) << scene;
+    EXPECT_TRUE(place.entries("saved").contains("random_states_1.pkl")) << scene;
+  }
+}
+
+TEST(Saver, MachinesThatKeepTheirOwnCheckpointsGoOnFromOneThatAllHave) {
+  const Place place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "machines_of_their_own", place.path()}, 2, {}, 1);
+  for (const auto& rank : ranks) {
+    const auto result = rank->wait();
+    const auto at = [&](const std::string& text) { return result.output.find(text); };
+    EXPECT_NE(at("finds checkpoint_2\n"), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(at("finds checkpoint_1\n"), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(at("heard: load_state: a machine has no complete checkpoint in "), std::string::npos) << result.output;
+  }
+  EXPECT_NE(ranks[0]->wait().errors.find("checkpoint_2: another machine does not have it"), std::string::npos);
+}
+
+/// Runs as nobody: root may write anywhere.
+std::vector<ProgramResult> as_nobody(const std::string& scene, const std::string& folder) {
+  std::vector<ProgramResult> results;
+  for (const auto& rank : start_ranks({"setpriv", "--reuid=65534", "--clear-groups", ACCELERATE_SAVER, scene, folder}, 2)) {
+    results.push_back(rank->wait());
+  }
+  return results;
+}
+
+TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
+  const Place place;
+  fs::permissions(place.path(), fs::perms(0755));
+  for (const auto* name : {"/closed", "/open", "/unreadable", "/hidden", "/hidden/checkpoints"}) {
+    fs::create_directory(place.path() + name);
+  }
+  fs::permissions(place.path() + "/open", fs::perms(0777));
+  for (const auto* name : {"/unreadable", "/hidden/checkpoints"}) fs::permissions(place.path() + name, fs::perms(0700));
+  const auto results = as_nobody("may_not_write", place.path());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto count = [&](const std::string& text) { return RunningProgram::occurrences(results[i].output, text); };
+    const std::string all = results[i].output + results[i].errors;
+    EXPECT_EQ(
+        count("heard: save_state: process 0: Cannot make the folder " + place.path() + "/closed/.saved.unfinished: Permission"),
+        2)
+        << all;
+    EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/model.safetensors: Permission denied."), 1) << all;
+    EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/a.safetensors: Permission denied."), 1) << all;
+    EXPECT_EQ(count("heard: load_state: process 0: " + place.path() + "/unreadable cannot be used: "), 1) << all;
+    EXPECT_EQ(count("Cannot look for checkpoints in " + place.path() + "/hidden/checkpoints: Permission denied."), 1) << all;
+    EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
+  }
+  EXPECT_EQ(place.entries("open"), std::set<std::string>{"saved"});
+  EXPECT_TRUE(place.entries("closed").empty());
+}
+
+}  // namespace

@@ -40,7 +40,7 @@ std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location) { return std
 
 std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) const {
   auto core = std::make_shared<LoaderCore>(std::move(what));
-  core->iteration = iteration;
+  core->iteration = iteration.load();
   core->skip_batches = batches;
   return core;
 }

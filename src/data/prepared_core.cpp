@@ -25,7 +25,7 @@ std::optional<int64_t> PreparedCore::total_batch_size() const {
 
 std::shared_ptr<LoaderCore> PreparedCore::skipping(Reading what, int64_t batches) const {
   auto core = std::make_shared<PreparedCore>(std::move(what), sharing);
-  core->iteration = iteration;
+  core->iteration = iteration.load();
   core->skip_batches = batches;
   return core;
 }
@@ -37,8 +37,8 @@ SampleSeed PreparedCore::sample_seed() const {
 }
 
 int64_t PreparedCore::expected_remainder() const {
-  const auto samples = reading.samples(), step = reading.total_batch_size();
-  return !sharing.dispatch && !reading.options.drop_last && samples && step ? *samples % *step : -1;
+  const auto samples = reading.visited(), step = reading.total_batch_size();
+  return !sharing.dispatch && samples && step ? *samples % *step : -1;
 }
 
 }  // namespace accelerate::detail

@@ -11,6 +11,14 @@ PreparedPass::PreparedPass(std::shared_ptr<PreparedCore> core, std::source_locat
   core_->set_epoch(core_->iteration);
 }
 
+Anything PreparedPass::next() {
+  if (failed_) return nullptr;
+  failed_ = true;
+  Anything batch = next_batch();
+  failed_ = false;
+  return batch;
+}
+
 void PreparedPass::finish(bool had_batches) {
   if (had_batches) ++core_->iteration;
   leave();

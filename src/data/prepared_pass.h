@@ -8,8 +8,11 @@ namespace accelerate::detail {
 class PreparedPass : public LoaderPass {
  public:
   ~PreparedPass() override { leave(); }
+  /// Whatever fails ends the pass, which then is no epoch.
+  Anything next() final;
 
  protected:
+  virtual Anything next_batch() = 0;
   /// Makes the random numbers of all processes equal, registers the pass and tells everyone its number.
   PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where);
 
@@ -27,6 +30,7 @@ class PreparedPass : public LoaderPass {
  private:
   void leave();
   std::shared_ptr<LoaderPosition> position_;
+  bool failed_ = false;
 };
 
 }  // namespace accelerate::detail

@@ -31,7 +31,7 @@ void ShardPass::read_first() {
   send(ahead_);
 }
 
-Anything ShardPass::next() {
+Anything ShardPass::next_batch() {
   if (!begun_) read_first();
   Anything batch = std::move(ahead_);
   ahead_ = nullptr;

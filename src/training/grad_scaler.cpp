@@ -94,6 +94,11 @@ bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
   return progress != progress_.end() && progress->second.stage == Stage::unscaled;
 }
 
+void GradScaler::forget(const torch::optim::Optimizer& optimizer) {
+  // After a step that update has yet to hear of, what it found is still needed.
+  if (is_unscaled(optimizer)) progress_.erase(&optimizer);
+}
+
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   return step(optimizer, [&] { optimizer.step(); });
 }

@@ -180,6 +180,30 @@ TEST(AcceleratedOptimizer, GradientsAccumulatedOverSeveralBatchesAreUnscaledOnce
   EXPECT_EQ(scaler->get_scale(), 4096);
 }
 
+TEST(AcceleratedOptimizer, GradientsThatAreThrownAwayAfterUnscalingLeaveNothingBehind) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 1024});
+  auto sgd = std::make_shared<SGD>(std::vector<torch::Tensor>{weight}, 0.5);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>(), scaler);
+  // A loop that clips, finds the norm too large, and goes on to the next batch.
+  scaled_backward(*scaler, weight, 100);
+  scaler->unscale_(*sgd);
+  optimizer.zero_grad();
+  EXPECT_FALSE(scaler->is_unscaled(*sgd));
+  scaled_backward(*scaler, weight, 1);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+
+  // Likewise an optimizer that is prepared anew, or another at its address, as after a lack of memory.
+  scaled_backward(*scaler, weight, 1);
+  scaler->unscale_(*sgd);
+  weight.mutable_grad().reset();
+  AcceleratedOptimizer again(sgd, std::make_shared<GradientState>(), scaler);
+  scaled_backward(*scaler, weight, 1);
+  again.step();
+  EXPECT_TRUE(torch::equal(weight, torch::zeros({2})));
+}
+
 TEST(AcceleratedOptimizer, SeveralOptimizersShareAScaler) {
   auto first = torch::ones({2}, torch::requires_grad()), second = torch::ones({2}, torch::requires_grad());
   SGD sgd_first({first}, 0.5), sgd_second({second}, 0.5);

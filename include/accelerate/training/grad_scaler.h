@@ -46,6 +46,9 @@ class GradScaler {
   /// Whether unscale_ was called for this optimizer and no step followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
 
+  /// The gradients of this optimizer are gone, and what unscale_ found with them: those to come are to be unscaled again.
+  void forget(const torch::optim::Optimizer& optimizer);
+
   /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
   /// before an update.
   bool step(torch::optim::Optimizer& optimizer);

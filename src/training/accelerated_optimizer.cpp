@@ -92,6 +92,7 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   for (const auto& group : core_->optimizer->param_groups()) {
     for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
   }
+  if (core_->scaler) core_->scaler->forget_gradients(*core_->optimizer);
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }

@@ -43,8 +43,10 @@ class GradScaler {
   /// Divides the gradients of the optimizer by the factor that the last loss was multiplied by, and notes whether all are
   /// finite. Once before a step: UsageError otherwise, and for gradients of float16. `step` does it where it was not called.
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// Whether unscale_ was called for this optimizer and no step followed.
+  /// Whether unscale_ was called for this optimizer, and neither a step nor another loss followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
+  /// The gradients of this optimizer have been set to zero: there is nothing that was unscaled.
+  void forget_gradients(const torch::optim::Optimizer& optimizer);
 
   /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
   /// before an update.
@@ -74,6 +76,8 @@ class GradScaler {
     Stage stage = Stage::ready;
     /// One for each device that has gradients: not 0 when one of them is not finite.
     std::vector<at::Tensor> found_inf;
+    /// Another loss was scaled after unscale_: gradients may have come that are not unscaled.
+    bool outdated = false;
   };
 
   void check_scaled(const char* call) const;

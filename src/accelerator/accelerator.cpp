@@ -9,6 +9,27 @@
 #include <unordered_set>
 
 namespace accelerate {
+namespace {
+
+/// `item` takes the place of the one that is the same, so that preparing again keeps the order; else it is the last.
+template <class Item, class IsSame>
+void keep(std::vector<Item>& items, const Item& item, IsSame is_same) {
+  const auto found = std::find_if(items.begin(), items.end(), is_same);
+  if (found == items.end()) {
+    items.push_back(item);
+  } else {
+    *found = item;
+  }
+}
+
+template <class Condition>
+bool has_parameter(const AcceleratedOptimizer& optimizer, Condition condition) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(),
+                     [&](const auto& group) { return std::any_of(group.params().begin(), group.params().end(), condition); });
+}
+
+}  // namespace
 
 /// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
 ProcessState Accelerator::join(AcceleratorOptions& options) {
@@ -29,7 +50,8 @@ Accelerator::Accelerator(AcceleratorOptions options)
     : ProcessControl(join(options)),
       options_(std::move(options)),
       gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {
-  if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf) scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
+  if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
+    scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));
 }
 
@@ -44,7 +66,8 @@ std::string to_string(const Accelerator& accelerator) {
 void Accelerator::check_placements(const PrepareOptions& options, size_t objects) {
   if (options.device_placement.empty() || options.device_placement.size() == objects) return;
   throw UsageError("prepare was given " + std::to_string(objects) + " objects and " +
-                   std::to_string(options.device_placement.size()) + " values of device_placement: expected one for each object.");
+                   std::to_string(options.device_placement.size()) +
+                   " values of device_placement: expected one for each object.");
 }
 
 std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch::nn::Module> module,
@@ -53,18 +76,20 @@ std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch
     if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
   }
   const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
-                                 .evaluation_mode = options.evaluation_mode,
-                                 .ddp = options_.ddp,
-                                 .autocast = autocast_dtype(mixed_precision(), device().type())};
+                         .evaluation_mode = options.evaluation_mode,
+                         .ddp = options_.ddp,
+                         .autocast = autocast_dtype(mixed_precision(), device().type())};
   auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
   keep_model(model);
   return model;
 }
 
 void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
-  // One entry for a module: its checkpoint would be written twice otherwise.
-  std::erase_if(models_, [&](const auto& other) { return &other->module() == &model->module(); });
-  models_.push_back(model);
+  // One entry for a module: its checkpoint would be written twice otherwise. What exchanges its gradients stays, or preparing it
+  // again would make another one.
+  const auto is_same = [&](const auto& other) { return &other->module() == &model->module(); };
+  const auto found = std::find_if(models_.begin(), models_.end(), is_same);
+  if (found == models_.end() || !model->evaluation_mode() || (*found)->evaluation_mode()) keep(models_, model, is_same);
 }
 
 detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
@@ -73,8 +98,7 @@ detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& lo
                                                   .configuration = options_.dataloader,
                                                   .put_on_device = options.device_placement.value_or(options_.device_placement),
                                                   .rng_types = options_.rng_types});
-  std::erase_if(loaders_, [&](const auto& other) { return other.core() == prepared.core(); });
-  loaders_.push_back(prepared);
+  keep(loaders_, prepared, [&](const auto& other) { return other.core() == prepared.core(); });
   return prepared;
 }
 
@@ -86,8 +110,8 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& opt
 AcceleratedOptimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                     const PlacementOptions& options) {
   if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
-  return keep_optimizer(
-      AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
+  return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
+                                             options.device_placement.value_or(options_.device_placement)));
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions&) {
@@ -100,15 +124,12 @@ AcceleratedOptimizer Accelerator::keep_optimizer(AcceleratedOptimizer optimizer)
     for (const auto& parameter : model->parameters()) prepared.insert(parameter.unsafeGetTensorImpl());
   }
   const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
-  const auto& groups = optimizer.param_groups();
-  if (std::none_of(groups.begin(), groups.end(), [&](const auto& group) {
-        return std::any_of(group.params().begin(), group.params().end(), belongs);
-      })) {
-    throw UsageError("prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
-                     "differ between processes. Prepare the model before it, or with it in one call.");
+  if (!has_parameter(optimizer, belongs)) {
+    throw UsageError(
+        "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
+        "differ between processes. Prepare the model before it, or with it in one call.");
   }
-  std::erase(optimizers_, optimizer);
-  optimizers_.push_back(optimizer);
+  keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
   return optimizer;
 }
 
@@ -123,7 +144,8 @@ SchedulerRule Accelerator::scheduler_rule(torch::optim::Optimizer* optimizer) co
                                   [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
   if (found == optimizers_.end()) {
     throw UsageError(
-        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one call.");
+        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "
+        "call.");
   }
   return {.gradients = gradients_,
           .optimizers = {{optimizer, [prepared = *found] { return prepared.step_was_skipped(); }}},
@@ -133,8 +155,7 @@ SchedulerRule Accelerator::scheduler_rule(torch::optim::Optimizer* optimizer) co
 }
 
 AcceleratedScheduler Accelerator::keep_scheduler(AcceleratedScheduler scheduler) {
-  std::erase(schedulers_, scheduler);
-  schedulers_.push_back(scheduler);
+  keep(schedulers_, scheduler, [&](const auto& other) { return other == scheduler; });
   return scheduler;
 }
 
@@ -143,6 +164,7 @@ void Accelerator::free_memory() {
   optimizers_.clear();
   loaders_.clear();
   models_.clear();
+  gradients_->restart();
   detail::clear_device_cache();
 }
 
@@ -155,7 +177,8 @@ NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::Mo
 
 UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                                   const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
-  return UnevenInputsScope(use_distributed() ? JoinScope(models) : JoinScope(), gradients_, loaders_, options.even_batches);
+  return UnevenInputsScope(use_distributed() ? JoinScope(models, options.where) : JoinScope(), gradients_, loaders_,
+                           options.even_batches);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {
@@ -169,19 +192,24 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
-  unscale_for_clipping();
+  unscale_for_clipping(parameters);
   return accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  unscale_for_clipping();
+  unscale_for_clipping(parameters);
   accelerate::clip_grad_value_(parameters, clip_value);
 }
 
-void Accelerator::unscale_for_clipping() {
-  // Two models may be clipped one after the other, and each time all optimizers are meant: once is enough.
+void Accelerator::unscale_for_clipping(const std::vector<at::Tensor>& parameters) {
+  if (!scaler_) return;
+  std::unordered_set<const void*> clipped;
+  for (const auto& parameter : parameters) clipped.insert(parameter.unsafeGetTensorImpl());
+  const auto is_clipped = [&](const at::Tensor& parameter) { return clipped.contains(parameter.unsafeGetTensorImpl()); };
   for (const auto& optimizer : optimizers_) {
-    if (scaler_ && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
+    // Others may not have had their backward pass. And two models of one optimizer may be clipped one after the other.
+    if (has_parameter(optimizer, is_clipped) && !scaler_->is_unscaled(optimizer.optimizer()))
+      scaler_->unscale_(optimizer.optimizer());
   }
 }
 

@@ -62,7 +62,7 @@ class Accelerator : public ProcessControl {
   }
   template <Preparable... Objects>
   auto prepare(const PrepareOptions& options, Objects&&... objects) {
-    return prepare_all(options, {}, std::forward<Objects>(objects)...);
+    return prepare_all(options, options.where, std::forward<Objects>(objects)...);
   }
 
   /// A module on its device, with the main process's weights, whose gradients are the mean over all processes.
@@ -79,17 +79,20 @@ class Accelerator : public ProcessControl {
     }
   }
   AcceleratedOptimizer prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options = {});
-  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, const PlacementOptions& options = {});
+  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                         const PlacementOptions& options = {});
   AcceleratedOptimizer prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions& options = {});
   template <class Batch>
   DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {}) {
     return DataLoader<Batch>(prepared_loader(loader, options));
   }
-  template <detail::PreparesScheduler T>
-  AcceleratedScheduler prepare_scheduler(T& scheduler) {
-    if constexpr (std::same_as<T, AcceleratedScheduler>) {
+  template <class T>
+  requires detail::PreparesScheduler<std::remove_cvref_t<T>> AcceleratedScheduler prepare_scheduler(T&& scheduler) {
+    using Object = std::remove_cvref_t<T>;
+    if constexpr (std::same_as<Object, AcceleratedScheduler>) {
       return keep_scheduler(scheduler);
-    } else if constexpr (std::is_void_v<typename detail::pointee<T>::type>) {
+    } else if constexpr (std::is_void_v<typename detail::pointee<Object>::type>) {
+      static_assert(std::is_lvalue_reference_v<T>, "a scheduler must outlive what is prepared from it");
       return keep_scheduler({scheduler, scheduler_rule(optimizer_of(scheduler, prepared_optimizers()))});
     } else {
       return keep_scheduler({scheduler, scheduler_rule(scheduler ? optimizer_of(*scheduler, prepared_optimizers()) : nullptr)});
@@ -105,7 +108,8 @@ class Accelerator : public ProcessControl {
   auto unwrap_model(const Holder& holder) const {
     return holder.ptr();
   }
-  /// Forgets everything that was prepared, and lets the device's caches go. Python's `clear` is the same.
+  /// Forgets everything that was prepared, begins an accumulation anew, and lets the device's caches go. Python's `clear` is the
+  /// same.
   void free_memory();
 
   // --- Taking a step -----------------------------------------------------------------------------------------------------
@@ -139,7 +143,8 @@ class Accelerator : public ProcessControl {
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options, const Model<M>&... models) {
     return join_uneven_inputs(options, std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
   }
-  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first.
+  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first,
+  /// with all others of their optimizers: UsageError when a backward pass has followed that and no step has.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the factor of the loss, of all optimizers or of one. Nothing unless losses are scaled.
@@ -160,13 +165,23 @@ class Accelerator : public ProcessControl {
                        std::source_location where = std::source_location::current()) const {
     return accelerate::gather_for_metrics(state(), gradient_state(), std::move(data), options, where);
   }
-  template <class First, class Second, class... Rest>
-  requires(!std::same_as<Second, GatherForMetricsOptions>) auto gather_for_metrics(const First& first, const Second& second,
-                                                                                    const Rest&... rest) const {
-    return std::tuple<First, Second, Rest...>(gather_for_metrics(first), gather_for_metrics(second), gather_for_metrics(rest)...);
-  }
+  template <class A, class B>
+  requires(!std::same_as<B, GatherForMetricsOptions>) std::tuple<A, B> gather_for_metrics(
+      const A& a, const B& b, std::source_location where = std::source_location::current())
+  const { return gather_each(where, a, b); }
+  /// Three and more: behind so many C++ has no place for the source line, so errors do not name it.
+  template <class A, class B, class C, class... Rest>
+  requires(!std::same_as<B, GatherForMetricsOptions> &&
+           !std::same_as<C, std::source_location>) std::tuple<A, B, C, Rest...> gather_for_metrics(const A& a, const B& b,
+                                                                                                   const C& c,
+                                                                                                   const Rest&... rest)
+  const { return gather_each({}, a, b, c, rest...); }
 
  private:
+  template <class... Values>
+  std::tuple<Values...> gather_each(std::source_location where, const Values&... values) const {
+    return {gather_for_metrics(values, {}, where)...};  // braces: one after the other, in the order given
+  }
   template <class T>
   static constexpr int phase_of() {
     using Object = std::remove_cvref_t<T>;
@@ -205,7 +220,8 @@ class Accelerator : public ProcessControl {
     } else {
       constexpr bool is_handle = !std::is_void_v<typename detail::pointee<Object>::type> ||
                                  std::same_as<Object, AcceleratedOptimizer> || std::same_as<Object, AcceleratedScheduler>;
-      static_assert(is_handle || std::is_lvalue_reference_v<T>, "an optimizer or scheduler must outlive what is prepared from it");
+      static_assert(is_handle || std::is_lvalue_reference_v<T>,
+                    "an optimizer or scheduler must outlive what is prepared from it");
       if constexpr (detail::PreparesOptimizer<Object>) {
         return prepare_optimizer(object, {.device_placement = placement});
       } else {
@@ -223,7 +239,7 @@ class Accelerator : public ProcessControl {
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
   AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
-  void unscale_for_clipping();
+  void unscale_for_clipping(const std::vector<at::Tensor>& parameters);
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);

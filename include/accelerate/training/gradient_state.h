@@ -40,6 +40,8 @@ class GradientState {
   bool count_batch();
   /// Batches counted so far; the last batch of a loader sets it back.
   int64_t step() const { return step_; }
+  /// Counts from the beginning.
+  void restart() { step_ = 0; }
 
   /// A loop over a loader begins; what is nested in it comes on top.
   void enter(std::shared_ptr<const LoaderPosition> loader);
@@ -52,6 +54,7 @@ class GradientState {
 
   /// Called, when there is one, whenever a loop that is nested in no other has come to the end of its data.
   void on_end_of_data(std::function<void()> action) { on_end_of_data_ = std::move(action); }
+  bool awaits_end_of_data() const { return on_end_of_data_ != nullptr; }
   /// A loop has come to the end of its data, and has left.
   void data_ended() const;
 

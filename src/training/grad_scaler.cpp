@@ -100,7 +100,8 @@ bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
 
 void GradScaler::forget(const torch::optim::Optimizer& optimizer) {
   // After a step that update has yet to hear of, what it found is still needed.
-  if (is_unscaled(optimizer)) progress_.erase(&optimizer);
+  const auto progress = progress_.find(&optimizer);
+  if (progress != progress_.end() && progress->second.stage == Stage::unscaled) progress_.erase(progress);
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {

@@ -97,6 +97,12 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (core_->scaler) core_->scaler->forget(*core_->optimizer);
 }
 
+std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : param_groups()) parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
+}
+
 bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }
 
 torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const { return *core_->optimizer; }

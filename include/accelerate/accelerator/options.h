@@ -27,7 +27,8 @@ struct AcceleratorOptions {
   int gradient_accumulation_steps = 1;
   /// When an accumulation ends, and when gradients travel during one.
   GradientAccumulationOptions gradient_accumulation = {};
-  /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every call.
+  /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every
+  /// call.
   bool step_scheduler_with_optimizer = true;
   /// How loaders are divided among processes.
   DataLoaderConfiguration dataloader = {};

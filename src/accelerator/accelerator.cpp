@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/error.h>
@@ -6,6 +7,7 @@
 #include <unordered_set>
 
 namespace accelerate {
+
 Accelerator::Accelerator(AcceleratorOptions options) : Preparation(std::move(options)) {
   if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
     scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);

@@ -1,5 +1,6 @@
 #include <accelerate/accelerator/preparation.h>
 #include <accelerate/core/error.h>
+#include <accelerate/data/prepared_loader.h>
 #include <accelerate/training/find_executable_batch_size.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

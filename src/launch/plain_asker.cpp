@@ -49,6 +49,7 @@ std::string PlainAsker::read_line(const std::string& question) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw ConfigError(fmt::format("The answer to '{}' cannot be read: {}.", question, std::strerror(errno)));
     if (got == 0 && line.empty()) {
+      write("\n");
       throw ConfigError(fmt::format("The input ended before '{}' was answered. Nothing was written.", question));
     }
     if (got == 0 || c == '\n') return trimmed(line);

@@ -39,11 +39,7 @@ inline void try_launch_input(const std::string& input) {
     std::vector<std::string> flags;
     if (asks_for_help(line, flags) && launch_help(flags).empty()) throw std::logic_error("no help");
     const LaunchArguments arguments = parse_launch_arguments(line);
-    // So many processes are a wish, not a mistake; planning them would only take long.
-    const auto& processes = arguments.values["num_processes"];
-    if (processes.is_number() && processes > 10000) return;
     const Config config = end == std::string::npos ? Config{} : parse_config(input.substr(end + 2), "fuzz.yaml");
-    if (config.fields.value("num_processes", nlohmann::json()).is_number() && config.fields["num_processes"] > 10000) return;
     const Environment nothing = [](const std::string&) { return std::optional<std::string>(); };
     const LaunchPlan plan =
         plan_command(arguments, end == std::string::npos ? nullptr : &config.fields, nothing, machine_for_any_input());

@@ -34,6 +34,7 @@ std::vector<BadLaunch> bad_flags() {
       {{"--num_processes", "two"}, "--num_processes is 'two'"},
       {{"--num_processes", "2.5"}, "--num_processes is '2.5'"},
       {{"--num_processes", "99999999999"}, "--num_processes is '99999999999'"},
+      {{"--num_processes", "2000000000"}, "--num_processes is 2000000000"},
       {{"--num_processes", " 2"}, "--num_processes is ' 2'"},
       {{"--num_processes", "0x2"}, "--num_processes is '0x2'"},
       {{"--num_processes="}, "--num_processes is ''"},

@@ -238,6 +238,9 @@ TEST(LaunchQuiet, OnlyTheExitCodeTells) {
       run_program({ACCELERATE_CLI, "launch", "--quiet", "--cpu", "--num_processes", "2", "--tee", "1", "sh", "-c", "exit 7"});
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_EQ(result.errors, "");
+  const auto missing = run_program({ACCELERATE_CLI, "launch", "--quiet", "/no/such/program"});
+  EXPECT_EQ(missing.exit_code, 127);
+  EXPECT_EQ(missing.errors, "");
 }
 
 // --- The default config file ------------------------------------------------------------------------------------------------

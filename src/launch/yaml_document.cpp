@@ -28,6 +28,20 @@ std::optional<YamlKind> kind_of_tag(std::string_view name) {
   return std::nullopt;
 }
 
+/// yaml-cpp makes single bytes of the escapes `\N` and `\_`, which are no UTF-8. A byte that continues nothing is one of them.
+std::string repaired(const std::string& text) {
+  std::string whole;
+  size_t following = 0;  // bytes that still belong to the character that began
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool continues = (byte & 0xc0) == 0x80;
+    if (continues && following == 0) whole += '\xc2';
+    following = continues ? following - (following > 0) : byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+    whole += c;
+  }
+  return whole;
+}
+
 /// Turns nodes into values, and keeps count of them.
 class NodeReader {
  public:
@@ -71,7 +85,7 @@ class NodeReader {
     if (key.IsNull()) return "null";
     if (!key.IsScalar()) refuse(key.Mark(), "a key is text, not a list or a mapping.");
     enter(key, 0);
-    return key.Scalar();
+    return repaired(key.Scalar());
   }
 
   nlohmann::json read(const YAML::Node& node, int depth) {
@@ -92,7 +106,7 @@ class NodeReader {
     enter(node, depth);
     if (!node.IsScalar()) return nullptr;
     const std::string& tag = node.Tag();
-    const std::string& text = node.Scalar();
+    const std::string text = repaired(node.Scalar());
     YamlKind kind = YamlKind::text;  // of what is quoted
     if (tag == "?" || tag.empty()) kind = yaml_kind(text);
     if (tag.starts_with(kTagPrefix)) {

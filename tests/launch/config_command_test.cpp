@@ -108,7 +108,7 @@ TEST_F(ConfigCommand, AFileThatCannotBeWrittenIsSaidBeforeAnyQuestion) {
 TEST_F(ConfigCommand, HelpNamesCommandsFlagsAndTheDefaultFile) {
   const auto result = run({"--help"});
   EXPECT_EQ(result.exit_code, 0);
-  for (const std::string part : {"default", "update", "--config_file", default_file().c_str()}) {
+  for (const std::string& part : std::vector<std::string>{"default", "update", "--config_file", default_file()}) {
     EXPECT_NE(result.output.find(part), std::string::npos) << part;
   }
   EXPECT_NE(run({"default", "-h"}).output.find("--mixed_precision"), std::string::npos);

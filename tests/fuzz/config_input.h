@@ -22,6 +22,7 @@ inline void check_config_input(std::string_view bytes) {
       continue;
     }
     const std::string yaml = config_text(config, "again.yaml");
+    if (yaml.size() > 1u << 20) continue;  // aliases and escapes may make more of a file than is read
     if (config_text(parse_config(yaml, "again.yaml"), "again.yaml") != yaml)
       throw std::logic_error("YAML came back changed: " + yaml);
     if (yaml.find(": .inf") != std::string::npos || yaml.find(".nan") != std::string::npos ||

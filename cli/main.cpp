@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <accelerate/core/version.h>
-#include "closest_name.h"
+#include "core/closest_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
@@ -21,6 +21,7 @@ struct Subcommand {
 };
 
 constexpr std::array kSubcommands = {
+    Subcommand{"config", "answer questions about your machines once, for every launch", run_config_command},
     Subcommand{"launch", "start a program on one or more processes", run_launch_command},
 };
 

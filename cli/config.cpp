@@ -116,7 +116,7 @@ void print_flags(const ConfigCommand& command) {
   }
 }
 
-void print_help(const ConfigCommand& command) {
+void print_config_help(const ConfigCommand& command) {
   const std::string name = command.name;
   std::printf("usage: accelerate config %s[options]\n\n%s\n", name.empty() ? "[command] " : (name + " ").c_str(),
               command.summary);
@@ -186,7 +186,7 @@ int run_command(std::vector<std::string> rest) {
     const std::string word = rest.front();
     rest.erase(rest.begin());
     if (word == "-h" || word == "--help") {
-      print_help(command);
+      print_config_help(command);
       return 0;
     }
     if (!word.starts_with('-')) throw UsageError("'" + word + "' is one word too many; files are given with --config_file.");

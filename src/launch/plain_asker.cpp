@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLongestAnswer = 64 << 10;
 
-std::string trimmed(const std::string& text) {
+std::string without_blanks(const std::string& text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos) return "";
   return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
@@ -52,7 +52,7 @@ std::string PlainAsker::read_line(const std::string& question) {
       write("\n");
       throw ConfigError(fmt::format("The input ended before '{}' was answered. Nothing was written.", question));
     }
-    if (got == 0 || c == '\n') return trimmed(line);
+    if (got == 0 || c == '\n') return without_blanks(line);
     line += c;
   }
   throw ConfigError(

@@ -232,6 +232,24 @@ class MenuView {
   size_t first_ = 0;
 };
 
+/// Where a key leads from `position`.
+size_t moved(size_t position, const KeyPress& press, size_t last) {
+  switch (press.key) {
+    case Key::up:
+      return position > 0 ? position - 1 : 0;
+    case Key::down:
+      return std::min(position + 1, last);
+    case Key::first:
+      return 0;
+    case Key::last:
+      return last;
+    case Key::digit:
+      return static_cast<size_t>(press.digit) <= last ? static_cast<size_t>(press.digit) : position;
+    default:
+      return position;
+  }
+}
+
 }  // namespace
 
 TerminalAsker::TerminalAsker(int input, int output, bool colours)
@@ -245,26 +263,10 @@ size_t TerminalAsker::choose(const MenuQuestion& question) {
   KeyMode mode(input_);
   MenuView view(question, output_, colours_);
   KeyReader keys(input_, mode.signals());
-  const size_t last = question.options.size() - 1;
   for (size_t position = question.fallback;;) {
     view.draw(position);
     const KeyPress press = keys.next();
     switch (press.key) {
-      case Key::up:
-        position -= position > 0;
-        break;
-      case Key::down:
-        position += position < last;
-        break;
-      case Key::first:
-        position = 0;
-        break;
-      case Key::last:
-        position = last;
-        break;
-      case Key::digit:
-        position = static_cast<size_t>(press.digit) <= last ? static_cast<size_t>(press.digit) : position;
-        break;
       case Key::enter:
         view.finish(question.options[position]);
         return position;
@@ -280,9 +282,8 @@ size_t TerminalAsker::choose(const MenuQuestion& question) {
         ::raise(SIGTSTP);
         mode.enter();
         break;
-      case Key::none:
-      case Key::resized:
-        break;
+      default:
+        position = moved(position, press, question.options.size() - 1);
     }
   }
 }

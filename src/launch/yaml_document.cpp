@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <optional>
+#include <sstream>
 
 #include <accelerate/core/error.h>
 #include "launch/config_document.h"
@@ -168,6 +170,37 @@ class NodeReader {
   size_t values_ = 0, bytes_ = 0;
 };
 
+/// Refuses a second document where it begins. yaml-cpp's own list of documents may have no end: it goes on where it cannot.
+class SingleDocument : public YAML::EventHandler {
+ public:
+  explicit SingleDocument(const NodeReader& reader) : reader_(reader) {}
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) reader_.refuse(mark, "a second document begins here; a configuration is one.");
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  const NodeReader& reader_;
+  int documents_ = 0;
+};
+
+YAML::Node load_single_document(const std::string& text, const NodeReader& reader) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  SingleDocument events(reader);
+  for (int document = 0; document < 2 && parser.HandleNextDocument(events); ++document) {
+  }
+  return YAML::Load(text);
+}
+
 /// PyYAML refuses these characters anywhere, and so do we before a parser sees them.
 void check_characters(std::string_view text, const std::string& path) {
   int line = 1;
@@ -189,20 +222,19 @@ ConfigDocument read_yaml_document(std::string_view text, const std::string& path
   NodeReader reader(text, path);
   // yaml-cpp takes the end of the file for a closing quote, but not the mark of a document's end.
   const std::string marked = std::string(text) + (text.ends_with('\n') ? "...\n" : "\n...\n");
-  std::vector<YAML::Node> documents;
+  YAML::Node root;
   try {
-    documents = YAML::LoadAll(marked);
+    root = load_single_document(marked, reader);
   } catch (const YAML::Exception& error) {
     if (error.mark.pos >= static_cast<int>(text.size())) reader.refuse(error.mark, "this is no YAML: the file ends too early.");
     reader.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
   }
-  if (documents.size() > 1) reader.refuse(documents[1].Mark(), "a second document begins here; a configuration is one.");
-  if (documents.empty() || documents.front().IsNull()) {
+  if (!root.IsDefined() || root.IsNull()) {
     throw ConfigError(fmt::format("{}:1: the file is empty. `accelerate config` writes a configuration.", path));
   }
-  if (!documents.front().IsMap()) reader.refuse(documents.front().Mark(), "a configuration is a mapping of keys to values.");
+  if (!root.IsMap()) reader.refuse(root.Mark(), "a configuration is a mapping of keys to values.");
   ConfigDocument document;
-  reader.read_mapping(documents.front(), 0, document);
+  reader.read_mapping(root, 0, document);
   return document;
 }
 

@@ -178,7 +178,9 @@ std::vector<BadConfig> bad_configs() {
       {"c.yaml", good + "tpu_name: \"\\q\"\n", 2, "no YAML"},
       {"c.yaml", good + "debug: *nothing\n", 2, "no YAML"},
       {"c.yaml", good + "}\n", 2, "no YAML"},
-      {"c.yaml", good + "---\n" + good, 3, "second document"},
+      {"c.yaml", good + "---\n" + good, 2, "second document"},
+      {"c.yaml", good + "---\n", 2, "second document"},
+      {"c.yaml", "! ,!e", 1, "second document"},  // once read without an end
       {"c.yaml", good + "tpu_name: !!python/object/apply:os.system [ls]\n", 2, "tag"},
       {"c.yaml", good + "tpu_name: !mine 3\n", 2, "tag"},
       {"c.yaml", good + "tpu_name: !!binary aGVsbG8=\n", 2, "tag"},

@@ -83,7 +83,7 @@ void check_ranks(Accelerator& accelerator, Findings& findings) {
   const auto places = accelerator.gather_object(std::vector<std::string>{launch.machine + " " + device.str()});
   const std::set<std::string> different(places.begin(), places.end());
   findings.expect(device.is_cpu() || different.size() == places.size(), "every process has a device of its own");
-  findings.equal(integers(accelerator, {1}).device().str(), device.str(), "tensors can be made on the device");
+  findings.expect(integers(accelerator, {1}).device().type() == device.type(), "tensors can be made on the device");
 }
 
 void check_running_on_one_process(Accelerator& accelerator, Findings& findings) {

@@ -24,6 +24,7 @@ Findings run_here(const Check& check, Accelerator& accelerator, const Streams& s
   try {
     check.run(accelerator, findings);
   } catch (const std::exception& error) {
+    if (accelerator.is_main_process()) say(streams.progress, "FAILED\n");
     tell_problems(streams.problems, check, accelerator, findings.problems());
     tell_problems(streams.problems, check, accelerator, {error.what()});
     throw;
@@ -34,15 +35,19 @@ Findings run_here(const Check& check, Accelerator& accelerator, const Streams& s
 }  // namespace
 
 int run_checks(std::span<const Check> checks, Accelerator& accelerator, const Streams& streams) {
-  const bool shown = accelerator.is_main_process();
+  const auto show = [&](const std::string& text) {
+    if (accelerator.is_main_process()) say(streams.progress, text);
+  };
   for (const auto& check : checks) {
-    if (shown) say(streams.progress, format("checking {} ... ", check.name));
+    show(format("checking {} ... ", check.name));
     const auto findings = run_here(check, accelerator, streams);
+    const bool failed_here = !findings.problems().empty();
     // Told before the verdicts are exchanged: it may be the exchange that does not work.
+    if (failed_here) show("FAILED\n");
     tell_problems(streams.problems, check, accelerator, findings.problems());
-    const auto failures = integers(accelerator, {static_cast<int64_t>(findings.problems().size())});
-    const bool failed = !findings.problems().empty() || accelerator.reduce(failures).item<int64_t>() != 0;
-    if (shown) say(streams.progress, failed ? "FAILED\n" : "ok\n");
+    const auto failures = accelerator.reduce(integers(accelerator, {failed_here ? 1 : 0}));
+    const bool failed = failed_here || failures.item<int64_t>() != 0;
+    if (!failed_here) show(failed ? "FAILED\n" : "ok\n");
     if (failed) return 1;
   }
   return 0;

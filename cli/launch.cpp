@@ -11,7 +11,7 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/launch/supervisor.h>
-#include "closest_name.h"
+#include "core/closest_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <accelerate/core/version.h>
-#include "closest_name.h"
+#include "core/closest_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {

@@ -34,6 +34,8 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  /// Gives it the permissions of the file that it will replace, where there is one.
+  void copy_permissions();
   void write(const void* bytes, uint64_t size);
   void commit();
 

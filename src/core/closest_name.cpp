@@ -1,9 +1,9 @@
-#include "closest_name.h"
+#include "core/closest_name.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace accelerate::cli {
+namespace accelerate {
 namespace {
 
 size_t edit_distance(const std::string& from, const std::string& to) {
@@ -29,4 +29,4 @@ std::string closest_name(const std::string& given, const std::vector<std::string
   });
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate

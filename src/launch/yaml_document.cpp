@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <optional>
+
+#include <accelerate/core/error.h>
+#include "launch/config_document.h"
+#include "launch/python_text.h"
+#include "launch/yaml_scalar.h"
+
+namespace accelerate {
+namespace {
+
+// Aliases make a short file long: what they expand to is bounded.
+constexpr int kDeepest = 64;
+constexpr size_t kMostValues = 20000;
+constexpr size_t kMostBytes = 16u << 20;
+
+constexpr std::string_view kTagPrefix = "tag:yaml.org,2002:";
+
+std::optional<YamlKind> kind_of_tag(std::string_view name) {
+  if (name == "str") return YamlKind::text;
+  if (name == "null") return YamlKind::null;
+  if (name == "bool") return YamlKind::flag;
+  if (name == "int") return YamlKind::integer;
+  if (name == "float") return YamlKind::number;
+  if (name == "timestamp") return YamlKind::timestamp;
+  return std::nullopt;
+}
+
+/// Turns nodes into values, and keeps count of them.
+class NodeReader {
+ public:
+  explicit NodeReader(const std::string& path) : path_(path) {}
+
+  [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& problem) const {
+    throw ConfigError(fmt::format("{}:{}: {}", path_, std::max(mark.line, 0) + 1, problem));
+  }
+
+  /// The keys of `mapping`, and of what is merged into it, with their values.
+  void read_mapping(const YAML::Node& mapping, int depth, ConfigDocument& into) {
+    check_tag(mapping, "map");
+    enter(mapping, depth);
+    // Keys of the mapping itself win over merged ones, wherever the merge key stands.
+    for (const auto& item : mapping) {
+      if (is_merge(item.first)) merge(item.second, depth, into);
+    }
+    for (const auto& item : mapping) {
+      if (is_merge(item.first)) continue;
+      const std::string key = key_of(item.first);
+      into.values[key] = read(item.second, depth + 1);
+      into.lines[key] = item.first.Mark().line + 1;
+    }
+  }
+
+ private:
+  static bool is_merge(const YAML::Node& key) { return key.IsScalar() && key.Tag() == "?" && key.Scalar() == "<<"; }
+
+  void merge(const YAML::Node& source, int depth, ConfigDocument& into) {
+    if (source.IsMap()) return read_mapping(source, depth + 1, into);
+    if (!source.IsSequence()) refuse(source.Mark(), "'<<' merges a mapping or a list of mappings.");
+    enter(source, depth + 1);
+    // Of several, the first one wins.
+    for (size_t i = source.size(); i-- > 0;) {
+      if (!source[i].IsMap()) refuse(source[i].Mark(), "'<<' merges mappings, and this is none.");
+      read_mapping(source[i], depth + 2, into);
+    }
+  }
+
+  std::string key_of(const YAML::Node& key) {
+    if (key.IsNull()) return "null";
+    if (!key.IsScalar()) refuse(key.Mark(), "a key is text, not a list or a mapping.");
+    enter(key, 0);
+    return key.Scalar();
+  }
+
+  nlohmann::json read(const YAML::Node& node, int depth) {
+    if (node.IsMap()) {
+      ConfigDocument nested;
+      read_mapping(node, depth, nested);
+      return std::move(nested.values);
+    }
+    if (!node.IsSequence()) return read_scalar(node, depth);
+    check_tag(node, "seq");
+    enter(node, depth);
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& item : node) list.push_back(read(item, depth + 1));
+    return list;
+  }
+
+  nlohmann::json read_scalar(const YAML::Node& node, int depth) {
+    enter(node, depth);
+    if (!node.IsScalar()) return nullptr;
+    const std::string& tag = node.Tag();
+    const std::string& text = node.Scalar();
+    YamlKind kind = YamlKind::text;  // of what is quoted
+    if (tag == "?" || tag.empty()) kind = yaml_kind(text);
+    if (tag.starts_with(kTagPrefix)) {
+      const auto tagged = kind_of_tag(std::string_view(tag).substr(kTagPrefix.size()));
+      if (!tagged) refuse_tag(node);
+      kind = *tagged;
+    } else if (tag.size() > 1) {
+      refuse_tag(node);
+    }
+    try {
+      return yaml_value(kind, text);
+    } catch (const ConfigError& error) {
+      refuse(node.Mark(), std::string(error.what()) + ".");
+    }
+  }
+
+  void check_tag(const YAML::Node& node, std::string_view allowed) const {
+    const std::string& tag = node.Tag();
+    if (tag.size() > 1 && tag != std::string(kTagPrefix) + std::string(allowed)) refuse_tag(node);
+  }
+
+  [[noreturn]] void refuse_tag(const YAML::Node& node) const {
+    refuse(node.Mark(), fmt::format("the tag {} has no meaning here; write the plain value.", shown(node.Tag())));
+  }
+
+  void enter(const YAML::Node& node, int depth) {
+    if (depth > kDeepest) refuse(node.Mark(), fmt::format("more than {} levels, or an alias inside of itself.", kDeepest));
+    bytes_ += node.IsScalar() ? node.Scalar().size() : 0;
+    if (++values_ > kMostValues || bytes_ > kMostBytes) {
+      refuse(node.Mark(), fmt::format("with its aliases resolved the file holds more than {} values.", kMostValues));
+    }
+  }
+
+  const std::string& path_;
+  size_t values_ = 0, bytes_ = 0;
+};
+
+/// PyYAML refuses these characters anywhere, and so do we before a parser sees them.
+void check_characters(std::string_view text, const std::string& path) {
+  int line = 1;
+  for (const char32_t point : code_points(text)) {
+    const bool printable = point == '\t' || point == '\n' || point == '\r' || (point >= 0x20 && point <= 0x7e) || point == 0x85 ||
+                           (point >= 0xa0 && point != 0xfffe && point != 0xffff);
+    if (!printable) {
+      const auto code = static_cast<uint32_t>(point);
+      throw ConfigError(fmt::format("{}:{}: the control character 0x{:02x} has no place in a configuration.", path, line, code));
+    }
+    line += point == '\n';
+  }
+}
+
+}  // namespace
+
+ConfigDocument read_yaml_document(std::string_view text, const std::string& path) {
+  check_characters(text, path);
+  const NodeReader problems(path);
+  std::vector<YAML::Node> documents;
+  try {
+    documents = YAML::LoadAll(std::string(text));
+  } catch (const YAML::Exception& error) {
+    problems.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
+  }
+  if (documents.size() > 1) problems.refuse(documents[1].Mark(), "a second document begins here; a configuration is one.");
+  if (documents.empty() || documents.front().IsNull()) {
+    throw ConfigError(fmt::format("{}:1: the file is empty. `accelerate config` writes a configuration.", path));
+  }
+  if (!documents.front().IsMap()) problems.refuse(documents.front().Mark(), "a configuration is a mapping of keys to values.");
+  ConfigDocument document;
+  NodeReader(path).read_mapping(documents.front(), 0, document);
+  return document;
+}
+
+}  // namespace accelerate

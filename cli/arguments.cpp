@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <accelerate/core/error.h>
-#include "closest_name.h"
+#include "core/closest_name.h"
 
 namespace accelerate::cli {
 namespace {
@@ -24,7 +24,8 @@ void check_choice(const std::string& what, const std::string& given, const std::
   if (choices.empty() || std::find(choices.begin(), choices.end(), given) != choices.end()) return;
   std::string list;
   for (const auto& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  throw UsageError(what + " is '" + given + "', which is none of: " + list + ". The closest is " + closest_name(given, choices) + ".");
+  throw UsageError(what + " is '" + given + "', which is none of: " + list + ". The closest is " + closest_name(given, choices) +
+                   ".");
 }
 
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
@@ -50,13 +51,16 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
       continue;
     }
     const auto equals = given[i].find('=');
-    const auto& flag = flag_named(page, given[i].substr(given[i].starts_with("--") ? 2 : 1, equals == std::string::npos ? equals : equals - (given[i].starts_with("--") ? 2 : 1)));
+    const auto& flag =
+        flag_named(page, given[i].substr(given[i].starts_with("--") ? 2 : 1,
+                                         equals == std::string::npos ? equals : equals - (given[i].starts_with("--") ? 2 : 1)));
     if (flag.value.empty()) {
       if (equals != std::string::npos) throw UsageError("--" + flag.name + " takes no value.");
       arguments.flags[flag.name] = "";
       continue;
     }
-    if (equals == std::string::npos && i + 1 == given.size()) throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
+    if (equals == std::string::npos && i + 1 == given.size())
+      throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
     arguments.flags[flag.name] = equals == std::string::npos ? given[++i] : given[i].substr(equals + 1);
     check_choice("--" + flag.name, arguments.flags[flag.name], flag.choices);
   }

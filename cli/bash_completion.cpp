@@ -144,7 +144,8 @@ constexpr const char* kRest = R"() command="$command $before" ;;
 
 std::string bash_completion(const std::vector<CommandPage>& pages) {
   return kHead + bash_values(pages) + kFlags + bash_flags(pages) + kOffer + "        " + bash_subcommands(pages) + kRest +
-         bash_commands(pages) + "'\n  fi\n  _accelerate_offer\n}\n\ncomplete -F _accelerate accelerate " + joined(entry_points()) + "\n";
+         bash_commands(pages) + "'\n  fi\n  _accelerate_offer\n}\n\ncomplete -F _accelerate accelerate " +
+         joined(entry_points()) + "\n";
 }
 
 std::vector<std::string> entry_points() { return {"accelerate-config", "accelerate-launch"}; }

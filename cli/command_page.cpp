@@ -31,14 +31,15 @@ FlagPage page_of(const LaunchFlag& flag) {
 }
 
 CommandPage launch_page() {
-  CommandPage page{.name = "launch",
-                   .summary = "start a program on one or more processes",
-                   .description = {"Starts a program on one or more processes, and tells each of them its place. A program is an "
-                                   "executable, a script with #!, or NAME.py, which python3 runs.",
-                                   "What is not given on the line is taken from the config file. Everything behind the name of the "
-                                   "program is passed on to it untouched."},
-                   .operands = "program [arguments of the program]",
-                   .offer = Offer::programs};
+  CommandPage page{
+      .name = "launch",
+      .summary = "start a program on one or more processes",
+      .description = {"Starts a program on one or more processes, and tells each of them its place. A program is an "
+                      "executable, a script with #!, or NAME.py, which python3 runs.",
+                      "What is not given on the line is taken from the config file. Everything behind the name of the "
+                      "program is passed on to it untouched."},
+      .operands = "program [arguments of the program]",
+      .offer = Offer::programs};
   for (const auto& group : launch_flag_groups()) {
     for (const auto& flag : launch_flags()) {
       if (flag.group != group.group) continue;
@@ -51,51 +52,55 @@ CommandPage launch_page() {
 
 std::vector<CommandPage> config_pages() {
   const std::string where = "the file to write (default: the one that `accelerate launch` reads by itself)";
-  return {{.name = "config",
-           .summary = "answer questions and store how to launch",
-           .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads."},
-           .flags = {config_file_flag(where)},
-           .operands = "[default | update]",
-           .offer = Offer::choices,
-           .choices = {"default", "update"}},
-          {.name = "config default",
-           .summary = "store a configuration for this machine without asking",
-           .description = {"Writes a configuration that fits this machine. A file that is there already is left as it is."},
-           .flags = {config_file_flag(where),
-                     {.name = "mixed_precision",
-                      .help = "precision of the computations",
-                      .value = "PRECISION",
-                      .offer = Offer::choices,
-                      .choices = {"no", "fp16", "bf16"}}}},
-          {.name = "config update",
-           .summary = "bring a stored configuration up to date",
-           .description = {"Reads a configuration, fills in the keys that newer versions have, and stores it again."},
-           .flags = {config_file_flag("the file to bring up to date (default: the one that `accelerate launch` reads by itself)")}}};
+  return {
+      {.name = "config",
+       .summary = "answer questions and store how to launch",
+       .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads."},
+       .flags = {config_file_flag(where)},
+       .operands = "[default | update]",
+       .offer = Offer::choices,
+       .choices = {"default", "update"}},
+      {.name = "config default",
+       .summary = "store a configuration for this machine without asking",
+       .description = {"Writes a configuration that fits this machine. A file that is there already is left as it is."},
+       .flags = {config_file_flag(where),
+                 {.name = "mixed_precision",
+                  .help = "precision of the computations",
+                  .value = "PRECISION",
+                  .offer = Offer::choices,
+                  .choices = {"no", "fp16", "bf16"}}}},
+      {.name = "config update",
+       .summary = "bring a stored configuration up to date",
+       .description = {"Reads a configuration, fills in the keys that newer versions have, and stores it again."},
+       .flags = {config_file_flag("the file to bring up to date (default: the one that `accelerate launch` reads by itself)")}}};
 }
 
 CommandPage test_page() {
-  return {.name = "test",
-          .summary = "check that this machine and its configuration work",
-          .description = {"Launches a test program under the current configuration. It checks ranks, exchanges between processes, "
-                          "sharing out data, random numbers, precision, and that training on all processes gives what a single "
-                          "one gives. It says what it checks, and ends with a line that says so, or with the check that failed."},
-          .flags = {config_file_flag("the configuration to test (default: the one that `accelerate launch` reads by itself)")}};
+  return {
+      .name = "test",
+      .summary = "check that this machine and its configuration work",
+      .description = {"Launches a test program under the current configuration. It checks ranks, exchanges between processes, "
+                      "sharing out data, random numbers, precision, and that training on all processes gives what a single "
+                      "one gives. It says what it checks, and ends with a line that says so, or with the check that failed."},
+      .flags = {config_file_flag("the configuration to test (default: the one that `accelerate launch` reads by itself)")}};
 }
 
 CommandPage env_page() {
-  return {.name = "env",
-          .summary = "print what a bug report should say about this machine",
-          .description = {"Prints versions, platform, processors, memory, GPUs, driver, backends, the LibTorch that this was built "
-                          "with, and the configuration."},
-          .flags = {config_file_flag("the configuration to print (default: the one that `accelerate launch` reads by itself)")}};
+  return {
+      .name = "env",
+      .summary = "print what a bug report should say about this machine",
+      .description = {"Prints versions, platform, processors, memory, GPUs, driver, backends, the LibTorch that this was built "
+                      "with, and the configuration."},
+      .flags = {config_file_flag("the configuration to print (default: the one that `accelerate launch` reads by itself)")}};
 }
 
 CommandPage completion_page() {
   return {.name = "completion",
           .summary = "print a script that lets a shell complete commands and flags",
-          .description = {"For bash: eval \"$(accelerate completion bash)\", in ~/.bashrc to have it always. For zsh: write the script to "
-                          "a file named _accelerate in a folder of $fpath. An installed tree has both where shells look by "
-                          "themselves."},
+          .description =
+              {"For bash: eval \"$(accelerate completion bash)\", in ~/.bashrc to have it always. For zsh: write the script to "
+               "a file named _accelerate in a folder of $fpath. An installed tree has both where shells look by "
+               "themselves."},
           .operands = "bash | zsh",
           .offer = Offer::choices,
           .choices = {"bash", "zsh"}};

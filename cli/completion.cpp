@@ -1,7 +1,6 @@
 #include <cstdio>
 
 #include "described_command.h"
-#include "manual.h"
 #include "shell_completion.h"
 #include "subcommands.h"
 

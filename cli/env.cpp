@@ -7,6 +7,7 @@
 #include "build_facts.h"
 #include "described_command.h"
 #include "launch/config_file.h"
+#include "launch/python_text.h"
 #include "launch/system_report.h"
 #include "subcommands.h"
 
@@ -52,6 +53,29 @@ void print_gpus(const GpuReports& report) {
                                                 : report.driver + (report.cuda.empty() ? "" : ", for CUDA up to " + report.cuda));
 }
 
+// As Python prints a value inside of a dictionary; a text of its own has no quotes.
+std::string python_text(const nlohmann::json& value) {
+  if (value.is_null()) return "None";
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_number_float()) return python_number(value.get<double>());
+  if (value.is_string()) return "'" + value.get<std::string>() + "'";
+  if (!value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& item : value.items()) {
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? "'" + item.key() + "': " : "") + python_text(item.value());
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
+// The keys that have a value, in the order of Python's.
+void print_config(const Config& config) {
+  for (const auto& key : keys_of(config)) {
+    const auto value = config.fields.value(std::string(key.name), nlohmann::json());
+    if (value.is_null()) continue;
+    fmt::print("\t- {}: {}\n", key.name, value.is_string() ? value.get<std::string>() : python_text(value));
+  }
+}
+
 void print_facts() {
   const BuildFacts build = build_facts();
   const SystemReport system = read_system_report();
@@ -62,7 +86,8 @@ void print_facts() {
   print_row("Compiler", build.compiler);
   print_row("LibTorch version", torch_text(build));
   print_row("LibTorch accelerator", build.torch_version.empty() ? "none" : build.torch_has_cuda ? "CUDA" : "CPU");
-  print_row("Backends", fmt::format("gloo: {}, NCCL: {}", build.torch_version.empty() ? "not built" : "part of LibTorch", nccl_text(build)));
+  print_row("Backends",
+            fmt::format("gloo: {}, NCCL: {}", build.torch_version.empty() ? "not built" : "part of LibTorch", nccl_text(build)));
   print_row("System CPU", cpu_text(system));
   print_row("System RAM", gigabytes(system.memory_gb));
   print_gpus(system.gpu);
@@ -82,7 +107,7 @@ int run_env_command(std::vector<std::string> arguments) {
     print_facts();
     fmt::print("- `Accelerate` {}:\n", wanted ? "config passed" : "default config");
     if (!config) fmt::print("\tNot found\n");
-    // CONFIG_ROWS
+    if (config) print_config(*config);
     return 0;
   });
 }

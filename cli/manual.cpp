@@ -1,10 +1,12 @@
 #include "manual.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/version.h>
-#include "closest_name.h"
+#include "core/closest_name.h"
+#include "subcommands.h"
 
 namespace accelerate::cli {
 namespace {
@@ -29,7 +31,8 @@ std::string bold(const std::string& text) { return "\\fB" + roff(text) + "\\fR";
 std::string italic(const std::string& text) { return "\\fI" + roff(text) + "\\fR"; }
 
 std::string upper_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; });
   return text;
 }
 
@@ -82,8 +85,9 @@ std::string command_manual(const std::vector<CommandPage>& pages, const CommandP
       text += ".SH " + upper_case(roff("accelerate " + other.name)) + "\n" + paragraphs(other) + flags_of_page(other);
     }
   }
-  text += ".SH EXIT STATUS\n0 on success, 2 for a command line that cannot be understood, 1 or that of the first process that failed "
-          "otherwise.\n";
+  text +=
+      ".SH EXIT STATUS\n0 on success, 2 for a command line that cannot be understood, 1 or that of the first process that failed "
+      "otherwise.\n";
   return text + ".SH SEE ALSO\n.BR accelerate (1)\n";
 }
 
@@ -95,10 +99,11 @@ std::string overview(const std::vector<CommandPage>& pages) {
   std::string others;
   for (const auto& page : pages) {
     text += ".TP\n" + bold(page.name) + "\n" + roff(page.summary) + "\n";
-    if (page.name.find(' ') == std::string::npos) others += (others.empty() ? "" : ",\n") + (".BR accelerate\\-" + page.name) + " (1)";
+    if (page.name.find(' ') == std::string::npos)
+      others += (others.empty() ? "" : ",\n") + (".BR accelerate\\-" + page.name) + " (1)";
   }
-  text += ".SH OPTIONS\n.TP\n" + bold("-h") + ", " + bold("--help") + "\nshow a summary; behind a command, that of the command\n.TP\n" +
-          bold("--version") + "\nshow the version\n";
+  text += ".SH OPTIONS\n.TP\n" + bold("-h") + ", " + bold("--help") +
+          "\nshow a summary; behind a command, that of the command\n.TP\n" + bold("--version") + "\nshow the version\n";
   return text + ".SH SEE ALSO\n" + others + "\n";
 }
 
@@ -118,6 +123,16 @@ std::string manual_page(const std::vector<CommandPage>& pages, const std::string
     if ("accelerate-" + page.name == name) return command_manual(pages, page);
   }
   throw UsageError("There is no manual page '" + name + "'. The closest is " + closest_name(name, manual_names(pages)) + ".");
+}
+
+int run_manual_command(std::vector<std::string> arguments) {
+  try {
+    if (arguments.size() != 1) throw UsageError("Give the name of one manual page, such as accelerate-launch.");
+    return std::fputs(manual_page(command_pages(), arguments.front()).c_str(), stdout) < 0;
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "accelerate manual: %s\n", error.what());
+    return kUsageExitCode;
+  }
 }
 
 }  // namespace accelerate::cli

@@ -19,10 +19,12 @@ std::string find_test_program() {
   const std::string program = (folder / "self_test").lexically_normal();
   if (::access(program.c_str(), X_OK) == 0) return program;
   if (build_facts().torch_version.empty()) {
-    throw Error("This command line was built without LibTorch, so it has no test program. Build it with ACCELERATE_WITH_TORCH=ON.");
+    throw Error(
+        "This command line was built without LibTorch, so it has no test program. Build it with ACCELERATE_WITH_TORCH=ON.");
   }
   const bool exists = ::access(program.c_str(), F_OK) == 0;
-  throw Error("The test program " + program + (exists ? " may not be executed" : " is not there") + ". Install accelerate again.");
+  throw Error("The test program " + program + (exists ? " may not be executed" : " is not there") +
+              ". Install accelerate again.");
 }
 
 void say_configuration(const std::optional<std::string>& config_file) {

@@ -54,12 +54,14 @@ std::string zsh_command(const CommandPage& page, const std::vector<CommandPage>&
   std::string text = zsh_function(page.name) + "() {\n";
   for (const auto* other : below(page, pages)) {
     const std::string word = other->name.substr(page.name.size() + 1);
-    text += "  if [[ $words[2] == " + word + " ]]; then shift words; ((CURRENT--)); " + zsh_function(other->name) + "; return; fi\n";
+    text +=
+        "  if [[ $words[2] == " + word + " ]]; then shift words; ((CURRENT--)); " + zsh_function(other->name) + "; return; fi\n";
   }
   // -A: what comes behind the first operand is no flag of ours.
   text += "  _arguments -A '-*' \\\n    '(-h --help)'{-h,--help}'[show help]'";
   for (const auto& flag : page.flags) text += " \\\n" + zsh_flag(flag);
-  if (!page.operands.empty()) text += " \\\n    '1:" + zsh_quoted(page.operands) + ":" + zsh_action(page.offer, page.choices) + "'";
+  if (!page.operands.empty())
+    text += " \\\n    '1:" + zsh_quoted(page.operands) + ":" + zsh_action(page.offer, page.choices) + "'";
   if (page.offer == Offer::programs) text += " \\\n    '*:argument of the program:_files'";
   return text + "\n}\n\n";
 }
@@ -79,7 +81,8 @@ std::string zsh_completion(const std::vector<CommandPage>& pages) {
       "  )\n"
       "  if [[ ${words[1]:t} == accelerate-* ]]; then\n    _accelerate_${${words[1]:t}#accelerate-}\n    return\n  fi\n"
       "  if ((CURRENT == 2)); then\n"
-      "    _describe -t commands command commands\n    _arguments '--help[show help]' '--version[show the version]'\n    return\n  fi\n"
+      "    _describe -t commands command commands\n    _arguments '--help[show help]' '--version[show the version]'\n    "
+      "return\n  fi\n"
       "  shift words\n  ((CURRENT--))\n"
       "  (( $+functions[_accelerate_$words[1]] )) && _accelerate_$words[1]\n}\n\n_accelerate \"$@\"\n";
   return text;

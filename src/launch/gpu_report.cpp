@@ -60,7 +60,8 @@ std::optional<GpuReports> nvml_reports(const std::string& library) {
   if (!nvml.call("nvmlInit_v2")) return std::nullopt;
   GpuReports reports;
   NvmlText driver{};
-  if (nvml.call("nvmlSystemGetDriverVersion", driver.data(), static_cast<unsigned>(driver.size()))) reports.driver = text_of(driver);
+  if (nvml.call("nvmlSystemGetDriverVersion", driver.data(), static_cast<unsigned>(driver.size())))
+    reports.driver = text_of(driver);
   int cuda = 0;
   if (nvml.call("nvmlSystemGetCudaDriverVersion_v2", &cuda)) reports.cuda = fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10);
   unsigned count = 0;

@@ -54,7 +54,7 @@ std::vector<CommandPage> config_pages() {
   const std::string where = "the file to write (default: the one that `accelerate launch` reads by itself)";
   return {
       {.name = "config",
-       .summary = "answer questions and store how to launch",
+       .summary = "answer questions about your machines once, for every launch",
        .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads."},
        .flags = {config_file_flag(where)},
        .operands = "[default | update]",

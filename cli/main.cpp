@@ -21,8 +21,11 @@ struct Subcommand {
 };
 
 constexpr std::array kSubcommands = {
-    Subcommand{"launch", run_launch_command}, Subcommand{"test", run_test_command},
-    Subcommand{"env", run_env_command},       Subcommand{"completion", run_completion_command},
+    Subcommand{"config", run_config_command},
+    Subcommand{"launch", run_launch_command},
+    Subcommand{"test", run_test_command},
+    Subcommand{"env", run_env_command},
+    Subcommand{"completion", run_completion_command},
     Subcommand{"manual", run_manual_command},
 };
 

@@ -111,6 +111,8 @@ std::string config_text(const Config& config, const std::string& path) {
 
 std::string config_json(const Config& config) { return python_json(stored_fields(config)); }
 
+void check_config_target(const std::string& path) { check_may_write(target_of(path)); }
+
 void write_config_text(const std::string& text, const std::string& path) {
   const std::filesystem::path target = target_of(path);
   check_may_write(target);

@@ -36,6 +36,9 @@ std::string config_text(const Config& config, const std::string& path);
 /// The same as JSON, whatever the name of the file: `accelerate config default` writes this.
 std::string config_json(const Config& config);
 
+/// ConfigError when `path` cannot be written, as far as that can be known without writing.
+void check_config_target(const std::string& path);
+
 /// Makes `text` the content of `path`, whole or not at all: links are followed, permissions kept, missing folders made.
 /// ConfigError names the file, and what stood there before is still there.
 void write_config_text(const std::string& text, const std::string& path);

@@ -10,6 +10,19 @@ namespace {
 
 std::string see_help(const CommandPage& page) { return "`accelerate " + page.name + " --help` lists them all."; }
 
+// A flag as it was written: its name without dashes, and what stood behind "=".
+struct GivenFlag {
+  std::string name;
+  std::optional<std::string> value = {};
+};
+
+GivenFlag split_flag(const std::string& word) {
+  const std::string bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  const auto equals = bare.find('=');
+  if (equals == std::string::npos) return {bare};
+  return {bare.substr(0, equals), bare.substr(equals + 1)};
+}
+
 const FlagPage& flag_named(const CommandPage& page, std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   std::vector<std::string> known = {"--help"};
@@ -46,23 +59,21 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
   Arguments arguments;
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i] == "-h" || given[i] == "--help") return {.help = true};
-    if (!given[i].starts_with("-") || given[i] == "-") {
+    if (!given[i].starts_with("-")) {
       arguments.operands.push_back(given[i]);
       continue;
     }
-    const auto equals = given[i].find('=');
-    const auto& flag =
-        flag_named(page, given[i].substr(given[i].starts_with("--") ? 2 : 1,
-                                         equals == std::string::npos ? equals : equals - (given[i].starts_with("--") ? 2 : 1)));
+    const GivenFlag word = split_flag(given[i]);
+    const FlagPage& flag = flag_named(page, word.name);
+    std::optional<std::string> value = word.value;
     if (flag.value.empty()) {
-      if (equals != std::string::npos) throw UsageError("--" + flag.name + " takes no value.");
-      arguments.flags[flag.name] = "";
-      continue;
+      if (value) throw UsageError("--" + flag.name + " takes no value and was given '" + *value + "'.");
+    } else if (!value) {
+      if (++i == given.size()) throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
+      value = given[i];
     }
-    if (equals == std::string::npos && i + 1 == given.size())
-      throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
-    arguments.flags[flag.name] = equals == std::string::npos ? given[++i] : given[i].substr(equals + 1);
-    check_choice("--" + flag.name, arguments.flags[flag.name], flag.choices);
+    check_choice("--" + flag.name, value.value_or(""), flag.choices);
+    arguments.flags[flag.name] = value.value_or("");
   }
   check_operands(page, arguments.operands);
   return arguments;

@@ -17,11 +17,11 @@ namespace accelerate {
 namespace {
 
 // Files of /proc have no length to trust; a megabyte is more than any that is meant.
-constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMostReportBytes = 1 << 20;
 
-std::string text_of_file(const std::string& path) {
+std::string report_text(const std::string& path) {
   std::ifstream file(path);
-  std::string text(kMostBytes, '\0');
+  std::string text(kMostReportBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
@@ -86,13 +86,13 @@ int count_usable_processors() {
 }  // namespace
 
 SystemReport read_system_report(const SystemPaths& paths) {
-  const std::string cpuinfo = text_of_file(paths.cpuinfo);
+  const std::string cpuinfo = report_text(paths.cpuinfo);
   return {.platform = platform_text(),
-          .operating_system = operating_system_text(text_of_file(paths.os_release)),
+          .operating_system = operating_system_text(report_text(paths.os_release)),
           .cpu = cpu_text(cpuinfo),
           .physical_cores = cpuinfo.empty() ? 0 : count_physical_cores(cpuinfo),
           .usable_processors = count_usable_processors(),
-          .memory_gb = memory_of(text_of_file(paths.meminfo)),
+          .memory_gb = memory_of(report_text(paths.meminfo)),
           .gpu = read_gpu_reports(paths)};
 }
 

@@ -132,9 +132,9 @@ void type_in_zsh() {
   shell.type("accelerate laun\t--mixed_pre\tbf\t --help | grep -c 'usage: accelerate laun'ch; echo do''ne\n");
   shell.wait_for("done");
   EXPECT_NE(shell.screen().find("1\r\n"), std::string::npos) << shell.screen();
-  shell.type("accelerate lau\t--config_file " + folder.name() + "/_acc\t && echo comple''ted\n");
-  shell.wait_for("program");
-  EXPECT_NE(shell.screen().find(folder.name() + "/_accelerate"), std::string::npos) << shell.screen();
+  // Refused by its full name: that is how it was completed.
+  shell.type("accelerate lau\t--config_file " + folder.name() + "/_acc\t\n");
+  shell.wait_for(folder.name() + "/_accelerate");
 }
 
 TEST(ZshCompletion, WorksInAShellThatSomebodyTypesIn) {

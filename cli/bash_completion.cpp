@@ -75,7 +75,7 @@ constexpr const char* kHead = R"(# Completion of accelerate for bash, made by `a
 
 # _accelerate_value COMMAND FLAG: sets offer to what may follow the flag (none: nothing may), and words to the choices there are.
 _accelerate_value() {
-  local name=${2##-}
+  local name=${2#-}
   name=${name#-}
   offer=none words=
   case "$1 ${name//-/_}" in

@@ -44,10 +44,9 @@ std::string head(const std::string& name, const std::string& summary) {
 std::string flag_entry(const FlagPage& flag) {
   std::string text = ".TP\n";
   if (flag.letter != 0) text += bold("-" + std::string(1, flag.letter)) + ", ";
-  text += bold("--" + flag.name) + (flag.value.empty() ? "" : " " + italic(flag.value)) + "\n" + roff(flag.help) + "\n";
-  std::string choices;
-  for (const auto& choice : flag.choices) choices += (choices.empty() ? "" : ", ") + bold(choice);
-  return choices.empty() ? text : text + "One of: " + choices + ".\n";
+  text += bold("--" + flag.name) + (flag.value.empty() ? "" : " " + italic(flag.value)) + "\n" + roff(flag.help);
+  for (size_t i = 0; i < flag.choices.size(); ++i) text += (i == 0 ? ": " : ", ") + bold(flag.choices[i]);
+  return text + "\n";
 }
 
 std::string synopsis(const CommandPage& page) {

@@ -99,6 +99,21 @@ TEST(BashCompletion, KnowsTheProgramsThatAreOneCommand) {
   EXPECT_EQ(bash.offers({"/usr/bin/accelerate-config", ""}), (Words{"default", "update"}));
 }
 
+TEST(BashCompletion, WhatIsOfferedIsWhatTheHelpLists) {
+  const Bash bash;
+  for (const Words& command : std::vector<Words>{
+           {"config"}, {"config", "default"}, {"config", "update"}, {"launch"}, {"test"}, {"env"}, {"completion"}}) {
+    Words line = {"accelerate"}, asked = {ACCELERATE_CLI};
+    for (auto* words : {&line, &asked}) words->insert(words->end(), command.begin(), command.end());
+    line.emplace_back("--");
+    asked.emplace_back("--help");
+    const std::string help = run_program(asked).output;
+    for (const auto& flag : bash.offers(line)) {
+      EXPECT_NE(help.find(" " + flag), std::string::npos) << command.back() << " " << flag;
+    }
+  }
+}
+
 TEST(BashCompletion, WorksInAShellThatSomebodyTypesIn) {
   const Folder folder;
   std::filesystem::create_symlink(ACCELERATE_CLI, folder / "accelerate");

@@ -67,9 +67,10 @@ LambdaLR::Factor schedule() {
 
 // A loop as users write it, on all processes.
 at::Tensor train_together(const Run& run, const Data& data) {
-  Accelerator accelerator(
-      patient({.mixed_precision = run.precision,
-               .dataloader = {.split_batches = run.split_batches, .dispatch_batches = run.dispatch_batches}}));
+  // fp16 starts with a factor that leaves steps out until it fits; this one fits from the first step on.
+  Accelerator accelerator(patient({.mixed_precision = run.precision,
+                                   .dataloader = {.split_batches = run.split_batches, .dispatch_batches = run.dispatch_batches},
+                                   .grad_scaler = {.init_scale = 256}}));
   accelerator.set_gradient_accumulation_steps(run.accumulation);
   auto net = small_net();
   torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(kRate).momentum(0.9));

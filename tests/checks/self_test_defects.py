@@ -56,6 +56,8 @@ DEFECTS = [
     ("learning rate schedules", "src/training/accelerated_scheduler.cpp", "if (rule.split_batches)", "if (!SPOILED && rule.split_batches)"),
 ]
 SWITCH = "ACCELERATE_SPOILED"
+# What the sources are built with: ours, and what LibTorch's package asks of those who use c10d.
+DEFINITIONS = ["-DFMT_HEADER_ONLY", "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO"]
 
 
 def spoiled_sources():
@@ -85,7 +87,7 @@ def build(folder, arguments):
             sources.append(folder / name)
     for source in sources:
         objects.append(source.with_suffix(".o"))
-        subprocess.run([*compiler, "-std=c++20", "-O0", "-w", "-DFMT_HEADER_ONLY", f"-I{include}", f"-I{ROOT / 'src'}",
+        subprocess.run([*compiler, "-std=c++20", "-O0", "-w", *DEFINITIONS, f"-I{include}", f"-I{ROOT / 'src'}",
                         f"-I{ROOT / 'src/distributed/gloo_declarations'}", "-isystem", torch, "-isystem",
                         torch / "torch/csrc/api/include", "-c", source, "-o", objects[-1]], check=True)
     lib = arguments.torch / "lib"

@@ -269,6 +269,23 @@ LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchArguments& merged
   return as_one_command(std::move(plan), argv, std::move(variables), environment);
 }
 
+LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+                     const MachineFacts& machine) {
+  if (launcher == Launcher::tpu) return on_tpu(std::move(options), merged, environment, machine);
+  options.variables = variables_for(merged, launcher, environment, machine);
+  if (launcher == Launcher::deepspeed && is_deepspeed_job(merged, options)) {
+    return as_deepspeed_job(std::move(options), merged, environment, machine);
+  }
+  LaunchPlan plan = plan_launch(options, environment, machine);
+  const bool with_places = plan.workers.front().variables.contains("RANK");
+  for (WorkerPlan& worker : plan.workers) {
+    worker.argv = worker_command(merged, with_places, environment);
+    if (launcher == Launcher::deepspeed) leave_out_idle_compiler(worker.variables);
+  }
+  if (launcher != Launcher::simple || !merged.values["mpirun_hostfile"].is_string()) return plan;
+  return with_mpi(std::move(plan), merged, options, environment, machine);
+}
+
 }  // namespace
 
 bool uses_default_config(const LaunchArguments& arguments) { return !arguments.is_on("cpu"); }
@@ -283,25 +300,7 @@ LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* 
   check_gpus(merged, machine);
   LaunchOptions options = options_of(merged, launcher, environment);
   options.command = merged.command;
-  LaunchPlan plan;
-  if (launcher == Launcher::tpu) {
-    plan = on_tpu(std::move(options), merged, environment, machine);
-  } else {
-    options.variables = variables_for(merged, launcher, environment, machine);
-    if (launcher == Launcher::deepspeed && is_deepspeed_job(merged, options)) {
-      plan = as_deepspeed_job(std::move(options), merged, environment, machine);
-    } else {
-      plan = plan_launch(options, environment, machine);
-      const bool by_torchrun = plan.workers.front().variables.contains("RANK");
-      for (WorkerPlan& worker : plan.workers) {
-        worker.argv = worker_command(merged, by_torchrun, environment);
-        if (launcher == Launcher::deepspeed) leave_out_idle_compiler(worker.variables);
-      }
-      if (launcher == Launcher::simple && merged.values["mpirun_hostfile"].is_string()) {
-        plan = with_mpi(std::move(plan), merged, options, environment, machine);
-      }
-    }
-  }
+  LaunchPlan plan = plan_with(launcher, std::move(options), merged, environment, machine);
   add_notes(plan, merged, launcher, config, machine);
   return plan;
 }

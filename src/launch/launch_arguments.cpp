@@ -41,10 +41,14 @@ bool truth_in(const LaunchFlag& flag, const std::string& text) {
 
 Json truths_in(const LaunchFlag& flag, const std::string& text) {
   Json truths = Json::array();
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    truths.push_back(truth_in(flag, text.substr(begin, end - begin)));
-    begin = end + 1;
+  try {
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      truths.push_back(parse_flag(text.substr(begin, end - begin), flag.name));
+      begin = end + 1;
+    }
+  } catch (const ConfigError&) {
+    truths.clear();
   }
   if (truths.size() != 3) refuse_value(flag, text, "give three of true and false, separated by commas");
   return truths;

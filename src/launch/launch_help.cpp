@@ -97,7 +97,7 @@ std::string launch_help(const std::vector<std::string>& flags_on_the_line) {
   std::string text =
       "usage: accelerate launch [flags] program [arguments of the program]\n\n"
       "Starts a program on one or more processes, and tells each of them its place. A program is an executable, a script\n"
-      "with #!, or NAME.py, which python3 runs. Flags may be written with hyphens too: --num-processes.\n";
+      "with #!, or NAME.py, which python3 runs. Flags may be written with hyphens in the place of underscores.\n";
   bool all = true;
   for (const FlagGroupInfo& group : launch_flag_groups()) {
     const bool shown = matters(group, flags_on_the_line);

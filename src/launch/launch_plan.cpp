@@ -16,6 +16,7 @@ namespace {
 constexpr int kDefaultPort = 29500;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr double kLongestGrace = 1e6;
+constexpr int kMostProcesses = 1 << 16;  // on a machine: more is a slip of the keyboard, and its plan alone would fill the memory
 
 void check_machines(const LaunchOptions& options) {
   if (options.num_machines < 1) {
@@ -47,6 +48,10 @@ void check_machines(const LaunchOptions& options) {
 void check(const LaunchOptions& options) {
   if (options.num_processes && *options.num_processes < 1) {
     throw UsageError(fmt::format("--num_processes is {}; at least 1 process is needed.", *options.num_processes));
+  }
+  if (options.num_processes && *options.num_processes / std::max(1, options.num_machines) > kMostProcesses) {
+    throw UsageError(
+        fmt::format("--num_processes is {}; a machine can start {} at most.", *options.num_processes, kMostProcesses));
   }
   const int port = options.main_process_port.value_or(0);
   if (port < 0 || port > 65535) {

@@ -85,12 +85,12 @@ constexpr VariableRow kSequenceRows[] = {
     {"parallelism_config_sp_attn_implementation", "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION"},
 };
 
-std::string lower_case(std::string text) {
+std::string in_lower_case(std::string text) {
   for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   return text;
 }
 
-std::string upper_case(std::string text) {
+std::string in_capitals(std::string text) {
   for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c;
   return text;
 }
@@ -99,7 +99,7 @@ void add_rows(Variables& variables, std::span<const VariableRow> rows, const Lau
   for (const VariableRow& row : rows) {
     if (!arguments.values.contains(row.argument) || arguments.values[row.argument].is_null()) continue;
     const std::string text = arguments.text(row.argument);
-    variables[row.variable] = row.spelling == Spelling::lower_case ? lower_case(text) : text;
+    variables[row.variable] = row.spelling == Spelling::lower_case ? in_lower_case(text) : text;
   }
 }
 
@@ -107,7 +107,7 @@ void add_rows(Variables& variables, std::span<const VariableRow> rows, const Lau
 void add_group(Variables& variables, FlagGroup group, const std::string& prefix, const LaunchArguments& arguments) {
   for (const LaunchFlag& flag : launch_flags()) {
     if (flag.group != group || arguments.values[flag.destination()].is_null()) continue;
-    variables[prefix + upper_case(flag.destination())] = arguments.text(flag.destination());
+    variables[prefix + in_capitals(flag.destination())] = arguments.text(flag.destination());
   }
 }
 
@@ -121,14 +121,15 @@ int size_of(const LaunchArguments& arguments, const char* name) {
 
 Variables dynamo_variables(const LaunchArguments& arguments) {
   Variables variables;
-  const std::string backend = arguments.values["dynamo_backend"].is_null() ? "no" : lower_case(arguments.text("dynamo_backend"));
+  const std::string backend =
+      arguments.values["dynamo_backend"].is_null() ? "no" : in_lower_case(arguments.text("dynamo_backend"));
   const auto known = find_launch_flag("dynamo_backend")->choice_list();
   if (std::find(known.begin(), known.end(), backend) == known.end()) {
     throw UsageError(
         fmt::format("dynamo_backend is '{}', which Python does not know; `accelerate launch --help` lists those it does.",
                     arguments.text("dynamo_backend")));
   }
-  variables["ACCELERATE_DYNAMO_BACKEND"] = upper_case(backend);
+  variables["ACCELERATE_DYNAMO_BACKEND"] = in_capitals(backend);
   add_rows(variables, kDynamoRows, arguments);
   return variables;
 }
@@ -172,7 +173,7 @@ Variables fp8_variables(const LaunchArguments& arguments) {
   Variables variables;
   for (const auto& [name, value] : arguments.values.items()) {
     if (!name.starts_with("fp8_") || value.is_null()) continue;
-    variables["ACCELERATE_" + upper_case(name)] = python_str(value);
+    variables["ACCELERATE_" + in_capitals(name)] = python_str(value);
   }
   const Json& override = arguments.values["fp8_override_linear_precision"];
   if (variables.erase("ACCELERATE_FP8_OVERRIDE_LINEAR_PRECISION") != 0) {
@@ -185,7 +186,7 @@ Variables fp8_variables(const LaunchArguments& arguments) {
   }
   // Readers know the names of backends in capitals alone.
   if (auto backend = variables.find("ACCELERATE_FP8_BACKEND"); backend != variables.end())
-    backend->second = upper_case(backend->second);
+    backend->second = in_capitals(backend->second);
   return variables;
 }
 

@@ -39,7 +39,7 @@ void PlainAsker::write(const std::string& text) {
     throw ConfigError(fmt::format("The questions cannot be written: {}.", std::strerror(errno)));
 }
 
-void PlainAsker::tell(const std::string& note) { write(note + "\n"); }
+void PlainAsker::tell(const std::string& note) { write(laid_out(note) + "\n"); }
 
 std::string PlainAsker::read_line(const std::string& question) {
   std::string line;
@@ -49,6 +49,7 @@ std::string PlainAsker::read_line(const std::string& question) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw ConfigError(fmt::format("The answer to '{}' cannot be read: {}.", question, std::strerror(errno)));
     if (got == 0 && line.empty()) {
+      write("\n");
       throw ConfigError(fmt::format("The input ended before '{}' was answered. Nothing was written.", question));
     }
     if (got == 0 || c == '\n') return trimmed(line);
@@ -73,7 +74,7 @@ size_t PlainAsker::choose(const MenuQuestion& question) {
 
 std::string PlainAsker::ask(const TextQuestion& question) {
   const std::string shown = question.hint.empty() ? question.fallback.value_or("") : question.hint;
-  const std::string prompt = question.text + (shown.empty() ? " " : " [" + shown + "] ");
+  const std::string prompt = laid_out(question.text + (shown.empty() ? " " : " [" + shown + "] "));
   while (true) {
     write(prompt);
     const std::string answer = read_line(question.text);

@@ -129,9 +129,16 @@ class KeyReader {
   Key read_escape() {
     const auto kind = read_soon();
     if (kind != '[' && kind != 'O') return Key::none;
+    char first_parameter = 0;
     auto last = read_soon();
-    while (last && (*last == ';' || (*last >= '0' && *last <= '9'))) last = read_soon();
+    for (; last && (*last == ';' || (*last >= '0' && *last <= '9')); last = read_soon()) {
+      if (first_parameter == 0) first_parameter = *last;
+    }
     if (!last) return Key::none;
+    if (*last == '~')
+      return first_parameter == '1' || first_parameter == '7'   ? Key::first
+             : first_parameter == '4' || first_parameter == '8' ? Key::last
+                                                                : Key::none;
     return *last == 'A' ? Key::up : *last == 'B' ? Key::down : *last == 'H' ? Key::first : *last == 'F' ? Key::last : Key::none;
   }
 
@@ -145,13 +152,42 @@ class KeyReader {
   int input_, signals_;
 };
 
+/// Columns and rows of a terminal.
+std::pair<int, int> window_size(int output) {
+  winsize window{};
+  if (::ioctl(output, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return {80, 24};
+  return {window.ws_col, std::max<int>(window.ws_row, 2)};
+}
+
+/// `text` with line breaks between words instead of wherever the terminal ends.
+std::string wrap_words(const std::string& text, int columns) {
+  std::string out;
+  int column = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    const int width = detail::columns_of(word);
+    if (column > 0 && column + 1 + width >= columns) {
+      out += '\n';
+      column = 0;
+    } else if (at > 0) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += width;
+    at = end + 1;
+  }
+  return text.ends_with(' ') ? out + ' ' : out;
+}
+
 /// The rows of a menu on the screen. The cursor rests at the start of the first of them.
 class MenuView {
  public:
   MenuView(const MenuQuestion& question, int output, bool colours) : question_(question), output_(output), colours_(colours) {}
 
   void draw(size_t position) {
-    const auto [columns, rows] = size();
+    const auto [columns, rows] = window_size(output_);
     std::string out = erased();
     // The last column stays free: some terminals wrap when it is written.
     const int width = std::max(columns - 1, 1);
@@ -165,21 +201,14 @@ class MenuView {
     write(out);
   }
 
-  void finish(const std::string& choice) { write(erased() + row_text("  " + choice, size().first - 1) + "\n"); }
+  void finish(const std::string& choice) { write(erased() + row_text("  " + choice, window_size(output_).first - 1) + "\n"); }
   void clear() { write(erased()); }
 
  private:
-  std::pair<int, int> size() const {
-    winsize window{};
-    if (::ioctl(output_, TIOCGWINSZ, &window) != 0 || window.ws_col == 0) return {80, 24};
-    return {window.ws_col, std::max<int>(window.ws_row, 2)};
-  }
-
   std::string hint(size_t shown) const {
     const std::string keys = "(arrow keys or a number, then Enter)";
-    return shown == question_.options.size()
-               ? keys
-               : fmt::format("{}-{} of {} {}", first_, first_ + shown - 1, question_.options.size(), keys);
+    if (shown == question_.options.size()) return keys;
+    return fmt::format("({}-{} of {}; arrow keys, then Enter)", first_, first_ + shown - 1, question_.options.size());
   }
 
   std::string row(size_t index, size_t position, int width) {
@@ -204,6 +233,12 @@ class MenuView {
 };
 
 }  // namespace
+
+TerminalAsker::TerminalAsker(int input, int output, bool colours)
+    : lines_(input, output, [output](const std::string& text) { return wrap_words(text, window_size(output).first); }),
+      input_(input),
+      output_(output),
+      colours_(colours) {}
 
 size_t TerminalAsker::choose(const MenuQuestion& question) {
   lines_.tell(question.text);

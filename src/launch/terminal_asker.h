@@ -22,7 +22,7 @@ class Interrupted : public std::runtime_error {
 class TerminalAsker : public Asker {
  public:
   /// `colours`: whether the chosen row may be coloured.
-  TerminalAsker(int input, int output, bool colours) : lines_(input, output), input_(input), output_(output), colours_(colours) {}
+  TerminalAsker(int input, int output, bool colours);
 
   /// Throws Interrupted; the menu is gone from the screen by then.
   size_t choose(const MenuQuestion& question) override;

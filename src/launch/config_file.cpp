@@ -35,19 +35,23 @@ void check_is_file(const std::string& path) {
   if (!S_ISREG(status.st_mode)) throw ConfigError(fmt::format("{} is not a file.", path));
 }
 
-/// What Python leaves out when it writes: keys without a value, and mappings without a key.
-nlohmann::json stored_fields(const Config& config) {
-  nlohmann::json stored = nlohmann::json::object();
-  for (const auto& item : config.fields.items()) {
-    const bool empty_mapping = item.value().is_object() && item.value().empty();
-    if (!item.value().is_null() && !empty_mapping) stored[item.key()] = item.value();
-  }
-  // In a mapping, an empty one becomes null.
-  for (auto& value : stored) {
-    if (!value.is_object()) continue;
-    for (auto& nested : value) {
-      if (nested.is_object() && nested.empty()) nested = nullptr;
+/// In a mapping, an empty one becomes null, at any depth.
+void empty_to_null(nlohmann::json& mapping) {
+  for (auto& nested : mapping) {
+    if (nested.is_object() && nested.empty()) {
+      nested = nullptr;
+    } else if (nested.is_object()) {
+      empty_to_null(nested);
     }
+  }
+}
+
+/// What Python writes: not keys without a value, and not mappings without a key.
+nlohmann::json stored_fields(const Config& config) {
+  nlohmann::json fields = config.fields, stored = nlohmann::json::object();
+  empty_to_null(fields);
+  for (auto& item : fields.items()) {
+    if (!item.value().is_null()) stored[item.key()] = std::move(item.value());
   }
   return stored;
 }

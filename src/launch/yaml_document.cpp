@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <optional>
 
 #include <accelerate/core/error.h>
@@ -28,10 +29,38 @@ std::optional<YamlKind> kind_of_tag(std::string_view name) {
   return std::nullopt;
 }
 
+/// yaml-cpp makes single bytes of the escapes `\N` and `\_`, which are no UTF-8. A byte that continues nothing is one of them.
+std::string repaired(const std::string& text) {
+  std::string whole;
+  size_t following = 0;  // bytes that still belong to the character that began
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool continues = (byte & 0xc0) == 0x80;
+    if (continues && following == 0) whole += '\xc2';
+    following = continues ? following - (following > 0) : byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+    whole += c;
+  }
+  return whole;
+}
+
+/// Of several line breaks at the end of a single-quoted text yaml-cpp loses one. `source` begins with the text's opening quote.
+void restore_last_breaks(std::string& text, std::string_view source) {
+  if (!source.starts_with('\'')) return;
+  size_t close = source.find('\'', 1);
+  while (close != std::string_view::npos && source.substr(close, 2) == "''") close = source.find('\'', close + 2);
+  if (close == std::string_view::npos) return;
+  const std::string_view inside = source.substr(1, close - 1);
+  const std::string_view blanks = inside.substr(inside.find_last_not_of(" \t\r\n") + 1);
+  const auto breaks = std::count(blanks.begin(), blanks.end(), '\n');
+  if (breaks < 2) return;  // a single one is folded into a space
+  text.erase(text.find_last_not_of('\n') + 1);
+  text.append(static_cast<size_t>(breaks - 1), '\n');
+}
+
 /// Turns nodes into values, and keeps count of them.
 class NodeReader {
  public:
-  explicit NodeReader(const std::string& path) : path_(path) {}
+  NodeReader(std::string_view source, const std::string& path) : source_(source), path_(path) {}
 
   [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& problem) const {
     throw ConfigError(fmt::format("{}:{}: {}", path_, std::max(mark.line, 0) + 1, problem));
@@ -71,7 +100,7 @@ class NodeReader {
     if (key.IsNull()) return "null";
     if (!key.IsScalar()) refuse(key.Mark(), "a key is text, not a list or a mapping.");
     enter(key, 0);
-    return key.Scalar();
+    return text_of(key);
   }
 
   nlohmann::json read(const YAML::Node& node, int depth) {
@@ -92,7 +121,7 @@ class NodeReader {
     enter(node, depth);
     if (!node.IsScalar()) return nullptr;
     const std::string& tag = node.Tag();
-    const std::string& text = node.Scalar();
+    const std::string text = text_of(node);
     YamlKind kind = YamlKind::text;  // of what is quoted
     if (tag == "?" || tag.empty()) kind = yaml_kind(text);
     if (tag.starts_with(kTagPrefix)) {
@@ -107,6 +136,14 @@ class NodeReader {
     } catch (const ConfigError& error) {
       refuse(node.Mark(), std::string(error.what()) + ".");
     }
+  }
+
+  std::string text_of(const YAML::Node& node) const {
+    std::string text = repaired(node.Scalar());
+    const int place = node.Mark().pos;
+    if (node.Tag() == "!" && place >= 0)
+      restore_last_breaks(text, source_.substr(std::min(static_cast<size_t>(place), source_.size())));
+    return text;
   }
 
   void check_tag(const YAML::Node& node, std::string_view allowed) const {
@@ -126,6 +163,7 @@ class NodeReader {
     }
   }
 
+  std::string_view source_;
   const std::string& path_;
   size_t values_ = 0, bytes_ = 0;
 };
@@ -148,20 +186,20 @@ void check_characters(std::string_view text, const std::string& path) {
 
 ConfigDocument read_yaml_document(std::string_view text, const std::string& path) {
   check_characters(text, path);
-  const NodeReader problems(path);
+  NodeReader reader(text, path);
   std::vector<YAML::Node> documents;
   try {
     documents = YAML::LoadAll(std::string(text));
   } catch (const YAML::Exception& error) {
-    problems.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
+    reader.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
   }
-  if (documents.size() > 1) problems.refuse(documents[1].Mark(), "a second document begins here; a configuration is one.");
+  if (documents.size() > 1) reader.refuse(documents[1].Mark(), "a second document begins here; a configuration is one.");
   if (documents.empty() || documents.front().IsNull()) {
     throw ConfigError(fmt::format("{}:1: the file is empty. `accelerate config` writes a configuration.", path));
   }
-  if (!documents.front().IsMap()) problems.refuse(documents.front().Mark(), "a configuration is a mapping of keys to values.");
+  if (!documents.front().IsMap()) reader.refuse(documents.front().Mark(), "a configuration is a mapping of keys to values.");
   ConfigDocument document;
-  NodeReader(path).read_mapping(documents.front(), 0, document);
+  reader.read_mapping(documents.front(), 0, document);
   return document;
 }
 

@@ -24,7 +24,7 @@ std::string find_test_program() {
   }
   const bool exists = ::access(program.c_str(), F_OK) == 0;
   throw Error("The test program " + program + (exists ? " may not be executed" : " is not there") +
-              ". Install accelerate again.");
+              ". Build the target accelerate_self_test, or install accelerate again.");
 }
 
 void say_configuration(const std::optional<std::string>& config_file) {

@@ -94,7 +94,8 @@ def build(folder, arguments):
     extra = ["-ltorch_cuda", "-lc10_cuda"] if (lib / "libtorch_cuda.so").exists() else []
     program = folder / "program"
     # Where several sources of the library are one object, it has the sound functions as well: the first ones count.
-    subprocess.run([compiler[-1], "-Wl,--allow-multiple-definition", *objects, *arguments.libraries, "-lyaml-cpp", f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed",
+    subprocess.run([compiler[-1], "-Wl,--allow-multiple-definition", *objects, *arguments.libraries,
+                    "-lyaml-cpp", f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed",
                     "-ltorch", "-ltorch_cpu", "-lc10", *extra, "-lpthread", "-o", program], check=True)
     return program
 

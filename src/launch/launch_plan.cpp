@@ -16,11 +16,15 @@ namespace {
 constexpr int kDefaultPort = 29500;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr double kLongestGrace = 1e6;
+constexpr int kMostMachines = 1 << 14;
 constexpr int kMostProcesses = 1 << 16;  // on a machine: more is a slip of the keyboard, and its plan alone would fill the memory
 
 void check_machines(const LaunchOptions& options) {
   if (options.num_machines < 1) {
     throw UsageError(fmt::format("--num_machines is {}; at least 1 machine is needed.", options.num_machines));
+  }
+  if (options.num_machines > kMostMachines) {
+    throw UsageError(fmt::format("--num_machines is {}; {} can take part at most.", options.num_machines, kMostMachines));
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError(fmt::format("--machine_rank is {} with --num_machines {}; machines are numbered from 0 to {}.",
@@ -141,7 +145,7 @@ std::map<std::string, std::string> common_variables(const LaunchOptions& options
   if (options.debug) variables.emplace("ACCELERATE_DEBUG_MODE", "true");
   if (options.cpu) {
     variables.insert({{"ACCELERATE_USE_CPU", "True"}, {"KMP_AFFINITY", "granularity=fine,compact,1,0"}, {"KMP_BLOCKTIME", "1"}});
-  } else if (processes == 1) {
+  } else if (processes == 1 && !options.place_lone_process) {
     // Python says False to a lone process and nothing to several; programs may tell the two apart.
     variables.emplace("ACCELERATE_USE_CPU", "False");
   }

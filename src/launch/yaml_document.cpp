@@ -15,7 +15,7 @@ namespace {
 // Aliases make a short file long: what they expand to is bounded.
 constexpr int kDeepest = 64;
 constexpr size_t kMostValues = 20000;
-constexpr size_t kMostBytes = 16u << 20;
+constexpr size_t kMostBytes = 1u << 20;
 
 constexpr std::string_view kTagPrefix = "tag:yaml.org,2002:";
 
@@ -159,7 +159,7 @@ class NodeReader {
     if (depth > kDeepest) refuse(node.Mark(), fmt::format("more than {} levels, or an alias inside of itself.", kDeepest));
     bytes_ += node.IsScalar() ? node.Scalar().size() : 0;
     if (++values_ > kMostValues || bytes_ > kMostBytes) {
-      refuse(node.Mark(), fmt::format("with its aliases resolved the file holds more than {} values.", kMostValues));
+      refuse(node.Mark(), fmt::format("with its aliases resolved the file holds more than {} values or 1 MiB.", kMostValues));
     }
   }
 
@@ -187,10 +187,13 @@ void check_characters(std::string_view text, const std::string& path) {
 ConfigDocument read_yaml_document(std::string_view text, const std::string& path) {
   check_characters(text, path);
   NodeReader reader(text, path);
+  // yaml-cpp takes the end of the file for a closing quote, but not the mark of a document's end.
+  const std::string marked = std::string(text) + (text.ends_with('\n') ? "...\n" : "\n...\n");
   std::vector<YAML::Node> documents;
   try {
-    documents = YAML::LoadAll(std::string(text));
+    documents = YAML::LoadAll(marked);
   } catch (const YAML::Exception& error) {
+    if (error.mark.pos >= static_cast<int>(text.size())) reader.refuse(error.mark, "this is no YAML: the file ends too early.");
     reader.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
   }
   if (documents.size() > 1) reader.refuse(documents[1].Mark(), "a second document begins here; a configuration is one.");

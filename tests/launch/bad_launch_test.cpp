@@ -42,6 +42,7 @@ std::vector<BadLaunch> bad_flags() {
       {{"--num_processes", "-3"}, "--num_processes is -3"},
       {{"--num_processes", "--cpu"}, "--num_processes needs a value"},
       {{"--num_machines", "0"}, "--num_machines is 0"},
+      {{"--num_machines", "2000000000", "--main_process_ip", "a"}, "--num_machines is 2000000000"},
       {{"--num_machines", "2"}, "--main_process_ip is missing"},
       {{"--num_machines", "2", "--num_processes", "3", "--main_process_ip", "a"}, "--num_processes is 3"},
       {{"--num_machines", "2", "--num_processes", "2", "--main_process_ip", "a", "--main_process_port", "0"},

@@ -82,6 +82,7 @@ TEST(LaunchConfig, AParadigmOnTheCommandLinePutsThatOfTheFileAside) {
 
 TEST(LaunchConfig, ALoneProcessUnderFsdpIsToldItsPlace) {
   EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "WORLD_SIZE"), "1");
+  EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "ACCELERATE_USE_CPU"), "(none)");
   EXPECT_EQ(value_of(planned({"--num_processes", "1", "p.py"}), "WORLD_SIZE"), "(none)");
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 TEST(LaunchCorpus, EveryInputIsPlannedOrRefusedInWords) {
   int tried = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(ACCELERATE_TEST_FUZZ "/launch_corpus")) {
+  for (const auto& entry : std::filesystem::directory_iterator(ACCELERATE_TEST_FUZZ "/corpus/launch")) {
     SCOPED_TRACE(entry.path().filename().string());
     std::ifstream file(entry.path(), std::ios::binary);
     EXPECT_NO_THROW(try_launch_input({std::istreambuf_iterator<char>(file), {}}));

@@ -32,6 +32,13 @@ WorkerVariables environment_of_launcher(const RunOptions& options) {
   return variables;
 }
 
+// The interpreter itself: what stands before it in PATH may be a wrapper that changes the environment.
+std::string python_interpreter() {
+  const auto result = run_program({ACCELERATE_TEST_PYTHON, "-c", "import sys; sys.stdout.write(sys.executable)"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  return result.output;
+}
+
 std::vector<std::string> command_of(const Json& run, const Folder& folder, const std::string& port) {
   std::vector<std::string> command = {ACCELERATE_CLI, "launch"};
   const auto filled = [&](std::string word) {
@@ -99,14 +106,14 @@ std::vector<std::string> log_files_in(const Folder& folder) {
   return files;
 }
 
-void compare_run(const Json& run, const std::string& script) {
+void compare_run(const Json& run, const std::string& script, const std::string& python) {
   const Folder folder;
   std::ofstream(folder / "probe.py") << script;
   std::filesystem::create_directory(folder / "dump");
   const std::string port = std::to_string(free_port());
   RunOptions options = {.environment = {{"DUMP", (folder / "dump").string()},
                                         {"PYTHONPATH", folder.name()},
-                                        {"PYTHON_EXEC", ACCELERATE_TEST_PYTHON},
+                                        {"PYTHON_EXEC", python},
                                         {"LC_ALL", "C.UTF-8"}}};  // else Python chooses one and adds a variable
   for (const char* name : {"OMP_NUM_THREADS", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) options.environment[name];
   const WorkerVariables launcher = environment_of_launcher(options);
@@ -123,9 +130,10 @@ TEST(LaunchWorkersGolden, WorkersGetFromUsWhatPythonGivesThem) {
   const char* folder = std::getenv("ACCELERATE_GOLDEN_DIR");
   std::ifstream file(std::string(folder != nullptr ? folder : ACCELERATE_TEST_GOLDEN) + "/launch_workers.json");
   const Json golden = Json::parse(file);
+  const std::string python = python_interpreter();
   for (const Json& run : golden.at("runs")) {
     SCOPED_TRACE(run.at("flags").dump() + " " + run.at("target").dump() + " " + run.at("args").dump());
-    compare_run(run, golden.at("script"));
+    compare_run(run, golden.at("script"), python);
   }
   std::cout << "launch_workers: " << golden.at("runs").size() << " runs compared\n";
 }

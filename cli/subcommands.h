@@ -14,4 +14,16 @@ int run_config_command(std::vector<std::string> arguments);
 /// `accelerate launch`: `arguments` are those after the word launch. Returns the exit code.
 int run_launch_command(std::vector<std::string> arguments);
 
+/// `accelerate test`: launches the test program under the current configuration.
+int run_test_command(std::vector<std::string> arguments);
+
+/// `accelerate env`: prints what a bug report should say about this machine.
+int run_env_command(std::vector<std::string> arguments);
+
+/// `accelerate completion`: prints a script for a shell.
+int run_completion_command(std::vector<std::string> arguments);
+
+/// `accelerate manual NAME`: prints a manual page, for the build; no help names it.
+int run_manual_command(std::vector<std::string> arguments);
+
 }  // namespace accelerate::cli

@@ -64,7 +64,7 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
       continue;
     }
     const GivenFlag word = split_flag(given[i]);
-    const FlagPage& flag = flag_named(page, word.name);
+    const FlagPage flag = flag_named(page, word.name);
     std::optional<std::string> value = word.value;
     if (flag.value.empty()) {
       if (value) throw UsageError("--" + flag.name + " takes no value and was given '" + *value + "'.");

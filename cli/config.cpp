@@ -179,7 +179,7 @@ void take_flag(const ConfigCommand& command, const std::string& word, std::vecto
 
 int run_command(std::vector<std::string> rest) {
   const bool named = !rest.empty() && !rest.front().starts_with('-');
-  const ConfigCommand& command = find_command(named ? rest.front() : "");
+  const ConfigCommand command = find_command(named ? rest.front() : "");
   if (named) rest.erase(rest.begin());
   ConfigArguments arguments;
   while (!rest.empty()) {

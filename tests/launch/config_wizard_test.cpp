@@ -81,8 +81,8 @@ TEST(ConfigWizard, WritesTheBytesThatPythonsWizardWritesForTheSameAnswers) {
     answers.erase("credentials");  // ours asks for none: they are not stored
     ScriptedAsker asker(answers);
     const Config config = ask_with(asker);
-    EXPECT_EQ(config_text(config, "file.yaml"), c.at("yaml"));
-    EXPECT_EQ(config_text(config, "file.json"), c.at("json"));
+    EXPECT_EQ(config_text(config, "file.yaml"), c.at("yaml").get<std::string>());
+    EXPECT_EQ(config_text(config, "file.json"), c.at("json").get<std::string>());
     EXPECT_EQ(asker.unused(), "");
     EXPECT_EQ(asker.problems, std::vector<std::string>());
   }

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include <accelerate/core/version.h>
-#include "closest_name.h"
+#include "command_page.h"
+#include "core/closest_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
@@ -16,19 +17,32 @@ namespace {
 
 struct Subcommand {
   const char* name;
-  const char* summary;
   int (*run)(std::vector<std::string> arguments);
 };
 
 constexpr std::array kSubcommands = {
-    Subcommand{"launch", "start a program on one or more processes", run_launch_command},
-    Subcommand{"inspect", "tell what a file of weights, or a checkpoint, holds", run_inspect_command},
-    Subcommand{"merge-weights", "make one file of a folder of shards", run_merge_command},
+    Subcommand{"config", run_config_command},
+    Subcommand{"launch", run_launch_command},
+    Subcommand{"test", run_test_command},
+    Subcommand{"env", run_env_command},
+    Subcommand{"inspect", run_inspect_command},
+    Subcommand{"merge-weights", run_merge_command},
+    Subcommand{"completion", run_completion_command},
+    Subcommand{"manual", run_manual_command},
 };
+
+// The commands that are one word, as help lists them.
+std::vector<CommandPage> listed_commands() {
+  std::vector<CommandPage> listed;
+  for (auto& page : command_pages()) {
+    if (page.name.find(' ') == std::string::npos) listed.push_back(std::move(page));
+  }
+  return listed;
+}
 
 void print_help(FILE* out) {
   std::fputs("usage: accelerate <command> [arguments]\n\ncommands:\n", out);
-  for (const auto& command : kSubcommands) std::fprintf(out, "  %-14s %s\n", command.name, command.summary);
+  for (const auto& page : listed_commands()) std::fprintf(out, "  %-14s %s\n", page.name.c_str(), page.summary.c_str());
   std::fputs(
       "\noptions:\n  -h, --help     show this text\n  --version      show the version\n\n"
       "`accelerate <command> --help` explains a command.\n",
@@ -37,7 +51,7 @@ void print_help(FILE* out) {
 
 int refuse_command(const std::string& name) {
   std::vector<std::string> known = {"--help", "--version"};
-  for (const auto& command : kSubcommands) known.emplace_back(command.name);
+  for (const auto& page : listed_commands()) known.push_back(page.name);
   std::fprintf(stderr, "accelerate: '%s' is not a command. The closest is '%s'; `accelerate --help` lists them all.\n",
                name.c_str(), closest_name(name, known).c_str());
   return kUsageExitCode;
@@ -60,6 +74,15 @@ int run(const std::vector<std::string>& arguments) {
   return refuse_command(name);
 }
 
+// "accelerate-launch" is "accelerate launch", as Python installs it.
+std::vector<std::string> arguments_of(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
+  const std::string name = argc > 0 ? argv[0] : "";
+  const std::string own = name.substr(name.rfind('/') + 1), prefix = "accelerate-";
+  if (own.starts_with(prefix)) arguments.insert(arguments.begin(), own.substr(prefix.size()));
+  return arguments;
+}
+
 // A program that was started without one of stdin, stdout and stderr would get some other file of its own in that place.
 void open_missing_streams() {
   int opened = 0;
@@ -73,7 +96,7 @@ void open_missing_streams() {
 int main(int argc, char** argv) {
   accelerate::cli::open_missing_streams();
   try {
-    return accelerate::cli::run({argv + (argc > 0), argv + argc});
+    return accelerate::cli::run(accelerate::cli::arguments_of(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "accelerate: %s\n", error.what());
     return 1;

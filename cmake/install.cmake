@@ -11,9 +11,12 @@ if(ACCELERATE_WITH_TORCH)
 endif()
 install(TARGETS ${accelerate_installed} EXPORT accelerateTargets FILE_SET HEADERS)
 install(EXPORT accelerateTargets NAMESPACE accelerate:: DESTINATION ${accelerate_package_dir})
-# cli/ installs the command itself.
+# cli/ and self_test/ install their programs themselves.
 if(ACCELERATE_BUILD_CLI)
   list(APPEND accelerate_installed accelerate_cli)
+endif()
+if(TARGET accelerate_self_test)
+  list(APPEND accelerate_installed accelerate_self_test)
 endif()
 
 # An installed file does not tell where its source tree was; messages that name a source line say src/..., wherever it was built.

@@ -1,9 +1,7 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/div.h>
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/error.h>
-#include <accelerate/training/find_executable_batch_size.h>
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -12,26 +10,8 @@
 
 namespace accelerate {
 
-/// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
-ProcessState Accelerator::join(AcceleratorOptions& options) {
-  if (!options.mixed_precision) {
-    const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
-    options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
-  }
-  const auto text = process_environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
-  const auto steps = integer_from(process_environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
-  if (text && steps.value_or(0) < 1)
-    throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
-  if (steps) options.gradient_accumulation_steps = *steps;
-  GradientState(options.gradient_accumulation_steps);
-  return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
-}
-
 Accelerator::Accelerator(AcceleratorOptions options)
-    : ProcessControl(join(options)),
-      options_(std::move(options)),
-      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)),
-      checkpoints_(std::make_unique<detail::RunCheckpoints>(options_.project)) {
+    : Preparation(std::move(options)), checkpoints_(std::make_unique<detail::RunCheckpoints>(options_.project)) {
   if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
     scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));
@@ -43,115 +23,6 @@ std::string to_string(const Accelerator& accelerator) {
   return to_string(accelerator.state()) + "\nMixed precision type: " + to_string(accelerator.mixed_precision()) + "\n";
 }
 
-// --- Preparing -----------------------------------------------------------------------------------------------------------
-
-void Accelerator::check_placements(const PrepareOptions& options, size_t objects) {
-  if (options.device_placement.empty() || options.device_placement.size() == objects) return;
-  throw UsageError("prepare was given " + std::to_string(objects) + " objects and " +
-                   std::to_string(options.device_placement.size()) +
-                   " values of device_placement: expected one for each object.");
-}
-
-std::shared_ptr<detail::ModelCore> Accelerator::model_core(std::shared_ptr<torch::nn::Module> module,
-                                                           const PrepareModelOptions& options, std::source_location where) {
-  for (const auto& model : models_) {
-    if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
-  }
-  const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
-                         .evaluation_mode = options.evaluation_mode,
-                         .ddp = options_.ddp,
-                         .autocast = autocast_dtype(mixed_precision(), device().type())};
-  auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
-  keep_model(model);
-  return model;
-}
-
-void Accelerator::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
-  // One entry for a module: its checkpoint would be written twice otherwise.
-  std::erase_if(models_, [&](const auto& other) { return &other->module() == &model->module(); });
-  models_.push_back(model);
-}
-
-detail::LoaderHandle Accelerator::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
-  auto prepared = detail::prepare_loader(loader, {.state = state(),
-                                                  .gradient_state = gradients_,
-                                                  .configuration = options_.dataloader,
-                                                  .put_on_device = options.device_placement.value_or(options_.device_placement),
-                                                  .rng_types = options_.rng_types});
-  std::erase_if(loaders_, [&](const auto& other) { return other.core() == prepared.core(); });
-  loaders_.push_back(prepared);
-  return prepared;
-}
-
-AcceleratedOptimizer Accelerator::prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options) {
-  return keep_optimizer(
-      AcceleratedOptimizer(optimizer, gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
-}
-
-AcceleratedOptimizer Accelerator::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                                    const PlacementOptions& options) {
-  if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
-  return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
-                                             options.device_placement.value_or(options_.device_placement)));
-}
-
-AcceleratedOptimizer Accelerator::prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions&) {
-  return keep_optimizer(std::move(optimizer));
-}
-
-AcceleratedOptimizer Accelerator::keep_optimizer(AcceleratedOptimizer optimizer) {
-  std::unordered_set<const void*> prepared;
-  for (const auto& model : models_) {
-    for (const auto& parameter : model->parameters()) prepared.insert(parameter.unsafeGetTensorImpl());
-  }
-  const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
-  const auto& groups = optimizer.param_groups();
-  if (std::none_of(groups.begin(), groups.end(),
-                   [&](const auto& group) { return std::any_of(group.params().begin(), group.params().end(), belongs); })) {
-    throw UsageError(
-        "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
-        "differ between processes. Prepare the model before it, or with it in one call.");
-  }
-  std::erase(optimizers_, optimizer);
-  optimizers_.push_back(optimizer);
-  return optimizer;
-}
-
-std::vector<torch::optim::Optimizer*> Accelerator::prepared_optimizers() const {
-  std::vector<torch::optim::Optimizer*> prepared;
-  for (const auto& optimizer : optimizers_) prepared.push_back(&optimizer.optimizer());
-  return prepared;
-}
-
-SchedulerRule Accelerator::scheduler_rule(torch::optim::Optimizer* optimizer) const {
-  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
-                                  [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
-  if (found == optimizers_.end()) {
-    throw UsageError(
-        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "
-        "call.");
-  }
-  return {.gradients = gradients_,
-          .optimizers = {{optimizer, [prepared = *found] { return prepared.step_was_skipped(); }}},
-          .num_processes = num_processes(),
-          .split_batches = options_.dataloader.split_batches,
-          .step_with_optimizer = options_.step_scheduler_with_optimizer};
-}
-
-AcceleratedScheduler Accelerator::keep_scheduler(AcceleratedScheduler scheduler) {
-  std::erase(schedulers_, scheduler);
-  schedulers_.push_back(scheduler);
-  return scheduler;
-}
-
-void Accelerator::free_memory() {
-  schedulers_.clear();
-  optimizers_.clear();
-  loaders_.clear();
-  models_.clear();
-  detail::clear_device_cache();
-}
-
 // --- Taking a step -------------------------------------------------------------------------------------------------------
 
 NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
@@ -161,7 +32,8 @@ NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::Mo
 
 UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                                   const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
-  return UnevenInputsScope(use_distributed() ? JoinScope(models) : JoinScope(), gradients_, loaders_, options.even_batches);
+  return UnevenInputsScope(use_distributed() ? JoinScope(models, options.where) : JoinScope(), gradients_, loaders_,
+                           options.even_batches);
 }
 
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {
@@ -175,19 +47,25 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
-  unscale_for_clipping();
+  unscale_for_clipping(parameters);
   return accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  unscale_for_clipping();
+  unscale_for_clipping(parameters);
   accelerate::clip_grad_value_(parameters, clip_value);
 }
 
-void Accelerator::unscale_for_clipping() {
-  // Two models may be clipped one after the other, and each time all optimizers are meant: once is enough.
+void Accelerator::unscale_for_clipping(const std::vector<at::Tensor>& parameters) {
+  if (!scaler_) return;
+  std::unordered_set<const void*> clipped;
+  for (const auto& parameter : parameters) clipped.insert(parameter.unsafeGetTensorImpl());
+  const auto is_clipped = [&](const at::Tensor& parameter) { return clipped.contains(parameter.unsafeGetTensorImpl()); };
   for (const auto& optimizer : optimizers_) {
-    if (scaler_ && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
+    // Others may not have had their backward pass. And two models of one optimizer may be clipped one after the other.
+    const auto own = optimizer.parameters();
+    const bool is_meant = std::any_of(own.begin(), own.end(), is_clipped);
+    if (is_meant && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
   }
 }
 

@@ -71,6 +71,12 @@ void OutputFile::fail(const char* doing) const {
   throw CheckpointError(std::string("Cannot ") + doing + " " + path_.string() + ": " + reason() + ".");
 }
 
+void OutputFile::copy_permissions() {
+  struct stat status {};
+  if (stat(path_.c_str(), &status) != 0) return;
+  if (fchmod(descriptor_, status.st_mode & 07777) != 0) fail("write");
+}
+
 void OutputFile::write(const void* bytes, uint64_t size) {
   const auto* source = static_cast<const char*>(bytes);
   while (size > 0) {

@@ -32,6 +32,8 @@ class OutputFile final : public ByteSink {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
+  /// Gives it the permissions of the file that it will replace, where there is one.
+  void copy_permissions();
   void write(const void* bytes, uint64_t size) override;
   /// Makes what was written durable, beside its place. Nothing can be written any more.
   void settle();

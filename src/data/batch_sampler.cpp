@@ -6,12 +6,16 @@
 
 namespace accelerate {
 
-SamplerBatches::SamplerBatches(std::shared_ptr<Sampler> sampler, const BatchOptions& options)
-    : sampler_(std::move(sampler)), options_(options) {
-  if (!sampler_) throw UsageError("SamplerBatches was given no sampler; expected one that says which samples to take.");
+SamplerBatches::SamplerBatches(std::shared_ptr<Sampler> sampler, const BatchOptions& options) : options_(options) {
+  set_sampler(std::move(sampler));
   if (options_.batch_size < 1) {
     throw UsageError("SamplerBatches was given a batch_size of " + std::to_string(options_.batch_size) + "; expected 1 or more.");
   }
+}
+
+void SamplerBatches::set_sampler(std::shared_ptr<Sampler> sampler) {
+  if (!sampler) throw UsageError("SamplerBatches was given no sampler; expected one that says which samples to take.");
+  sampler_ = std::move(sampler);
 }
 
 Source<Indices> SamplerBatches::batches() {
@@ -26,7 +30,8 @@ Source<Indices> SamplerBatches::batches() {
 std::optional<int64_t> SamplerBatches::size() const {
   const std::optional<int64_t> samples = sampler_->size();
   if (!samples) return std::nullopt;
-  return (*samples + (options_.drop_last ? 0 : options_.batch_size - 1)) / options_.batch_size;
+  const bool rest = !options_.drop_last && *samples % options_.batch_size != 0;
+  return *samples / options_.batch_size + (rest ? 1 : 0);
 }
 
 }  // namespace accelerate

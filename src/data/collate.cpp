@@ -47,7 +47,6 @@ at::Tensor filled(const std::vector<From>& numbers, at::ScalarType dtype) {
 }  // namespace
 
 void stack(const std::vector<Leaves>& samples, const CollatePlace& place) {
-  if (samples.empty()) throw UsageError("a batch cannot be made of no samples.");
   expect_alike(samples, place);
   std::vector<at::Tensor> column(samples.size());
   for (size_t t = 0; t < samples.front().tensors.size(); ++t) {
@@ -71,8 +70,13 @@ at::Tensor tensor_of(const std::vector<double>& numbers, bool single_precision) 
 
 at::Tensor tensor_of_truths(const std::vector<int64_t>& truths) { return filled<bool>(truths, at::kBool); }
 
+void no_samples_to_join() {
+  throw UsageError(
+      "a batch cannot be made of no samples. Where batches of none are meant, give the DataLoader a collate function that makes "
+      "them.");
+}
+
 void expect_equal_lengths(const std::vector<size_t>& lengths, const CollatePlace& place) {
-  if (lengths.empty()) throw UsageError("a batch cannot be made of no samples.");
   for (size_t i = 1; i < lengths.size(); ++i) {
     if (lengths[i] == lengths.front()) continue;
     throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be joined into a batch: their lists" +

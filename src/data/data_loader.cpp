@@ -46,7 +46,7 @@ void LoaderCore::load_state_dict(const StateDict&) { state_dict(); }
 
 std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) {
   auto core = std::make_shared<LoaderCore>(std::move(what));
-  core->iteration = iteration;
+  core->iteration = iteration.load();
   core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
   return core;
 }

@@ -35,14 +35,12 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 }  // namespace
 
 DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
-    : PreparedPass(std::move(core), where),
-      stream_(sharing().state.is_main_process() ? open_stream(reading(), core_->sample_seed(), {.shared = start_.shared})
-                                                : nullptr),
-      to_skip_(core_->skip_batches) {
-  if (!stream_) follow_stream(reading());
+    : PreparedPass(std::move(core), where), to_skip_(core_->skip_batches) {
+  if (!sharing().state.is_main_process()) follow_stream(reading());
 }
 
 std::optional<Value> DispatchPass::read_round() {
+  if (!stream_) stream_ = open_stream(reading(), core_->sample_seed(), {.shared = start_.shared});
   for (; to_drop_ > 0 && !last_; --to_drop_) read_batches();
   const auto batches = read_batches();
   if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
@@ -89,6 +87,9 @@ std::optional<DispatchPass::Round> DispatchPass::fetch() {
     } catch (const std::exception& error) {
       failure = std::current_exception();
       text = error.what();
+    } catch (...) {
+      failure = std::current_exception();
+      text = "an exception that says nothing";
     }
     Value outline;
     if (batch) {
@@ -130,8 +131,10 @@ Anything DispatchPass::share_of(Round& round, bool last) {
   const int64_t rows = find_batch_size(round.batch);
   int64_t share = rows / processes;
   if (last && !reading().options.drop_last && rows % processes != 0) {
-    append_rows(round.batch, *beginning_);
     ++share;
+    // Again and again where there are fewer samples than processes, so that no process is left without a row.
+    const int64_t more = find_batch_size(*beginning_);
+    for (int64_t have = rows; more > 0 && have < share * processes; have += more) append_rows(round.batch, *beginning_);
   }
   if (last) {
     position().end_of_dataloader = true;
@@ -149,7 +152,7 @@ void DispatchPass::resume() {
   ahead_ = fetch();
 }
 
-Anything DispatchPass::next() {
+Anything DispatchPass::next_batch() {
   if (!begun_) {
     begun_ = true;
     ahead_ = fetch();
@@ -178,10 +181,7 @@ Anything DispatchPass::next() {
       ended_ = !ahead_;
     }
     Anything batch = share_of(round, ended_);
-    if (to_skip_ == 0) {
-      count();
-      return batch;
-    }
+    if (to_skip_ == 0) return batch;
     --to_skip_;
   }
 }

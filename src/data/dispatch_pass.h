@@ -11,9 +11,9 @@ namespace accelerate::detail {
 class DispatchPass : public PreparedPass {
  public:
   DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where);
-  Anything next() override;
 
  private:
+  Anything next_batch() override;
   /// What all processes take in a step, as plain data. On the others its tensors come with `exchange`.
   struct Round {
     Value batch;
@@ -33,8 +33,8 @@ class DispatchPass : public PreparedPass {
   /// This process's rows of `round`, which is the last one or not.
   Anything share_of(Round& round, bool last);
 
-  /// On the main process.
-  const std::unique_ptr<BatchStream> stream_;
+  /// On the main process, from its first round on: what fails when it is opened is told to the others too.
+  std::unique_ptr<BatchStream> stream_;
   /// The first rows of the pass, to fill the last round up with.
   std::optional<Value> beginning_;
   std::optional<Round> ahead_;

@@ -4,6 +4,7 @@
 #include <accelerate/distributed/value.h>
 #include <accelerate/training/gradient_state.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 
@@ -38,8 +39,8 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
   }
 
   const Reading reading;
-  /// The number of the next pass.
-  int64_t iteration = 0;
+  /// The number of the next pass. Threads may each make passes of their own over one loader.
+  std::atomic<int64_t> iteration = 0;
   /// Batches that are read and thrown away at the start of a pass; those of map-style datasets are skipped by their sampler.
   int64_t skip_batches = 0;
   /// Where the newest pass is.

@@ -44,7 +44,7 @@ std::optional<int64_t> PreparedCore::total_batch_size() const {
 
 std::shared_ptr<LoaderCore> PreparedCore::skipping(Reading what, int64_t batches) {
   auto core = std::make_shared<PreparedCore>(std::move(what), sharing);
-  core->iteration = iteration;
+  core->iteration = iteration.load();
   core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
   core->skipped = skipped + batches;
   core->origin = origin ? origin : std::static_pointer_cast<PreparedCore>(shared_from_this());
@@ -61,8 +61,8 @@ SampleSeed PreparedCore::sample_seed() const {
 }
 
 int64_t PreparedCore::expected_remainder(int64_t shared) const {
-  const auto samples = reading.samples(), step = reading.total_batch_size();
-  if (sharing.dispatch || reading.options.drop_last || !samples || !step) return -1;
+  const auto samples = reading.visited(), step = reading.total_batch_size();
+  if (sharing.dispatch || !samples || !step) return -1;
   if (shared == 0) return *samples % *step;
   const auto size = whole_batch_size(reading);
   return reading.iterable() || !size ? -1 : (*samples - shared * *size) % *step;
@@ -82,7 +82,7 @@ int64_t PreparedCore::shared_by(int64_t batches) const {
 
 StateDict PreparedCore::state_dict() const {
   const LoaderProgress& at = *progress;
-  StateDict state = {{"epoch", at.under_way ? at.epoch : int64_t(iteration)},
+  StateDict state = {{"epoch", at.under_way ? at.epoch : iteration.load()},
                      {"under_way", at.under_way},
                      {"batches", at.batches},
                      {"shared", at.shared},

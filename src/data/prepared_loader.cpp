@@ -4,6 +4,7 @@
 #include <accelerate/data/random_sampler.h>
 
 #include <algorithm>
+#include <typeinfo>
 
 #include "data/prepared_core.h"
 #include "data/worker_pool.h"
@@ -42,6 +43,11 @@ std::shared_ptr<BatchSampler> with_sampler(const std::shared_ptr<BatchSampler>& 
                                            const std::shared_ptr<Sampler>& sampler) {
   if (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches.get())) {
     return std::make_shared<SkipBatchSampler>(with_sampler(skipping->whole(), sampler), skipping->skip_batches());
+  }
+  // One that makes its batches in its own way cannot be made again, and is changed itself, as in Python.
+  if (auto& made = *batches; typeid(made) != typeid(SamplerBatches)) {
+    dynamic_cast<SamplerBatches&>(made).set_sampler(sampler);
+    return batches;
   }
   return std::make_shared<SamplerBatches>(
       sampler, BatchOptions{.batch_size = batches->batch_size().value_or(1), .drop_last = batches->drop_last()});
@@ -110,7 +116,7 @@ LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation&
     sharing.synchronized = reading.reader->generator();
     shard_stream(reading, configuration.split_batches, num_processes, process_index);
   } else if (num_processes > 1) {
-    if (!configuration.use_seedable_sampler && reading.batches) sharing.synchronized = reading.batches->own_generator();
+    if (reading.batches) sharing.synchronized = reading.batches->own_generator();
     shard_batches(reading, configuration, num_processes, process_index);
   }
   if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);

@@ -17,9 +17,8 @@ LoaderProgress PreparedPass::begin_or_resume() {
   const auto resumed = std::exchange(core_->resumed, std::nullopt);
   if (!resumed) {
     synchronize_rng_states(sharing().state, sharing().rng_types, sharing().synchronized, where_);
-    return {core_->iteration,       true,
-            core_->skipped,         core_->shared_by(core_->skipped),
-            core_->num_processes(), RandomNumbers::of(reading())};
+    return {core_->iteration.load(),     true, core_->skipped, core_->shared_by(core_->skipped), core_->num_processes(),
+            RandomNumbers::of(reading())};
   }
   replay_.emplace(reading(), resumed->start);
   LoaderProgress progress = *resumed;
@@ -33,6 +32,15 @@ LoaderProgress PreparedPass::begin_or_resume() {
     progress.num_processes = core_->num_processes();
   }
   return progress;
+}
+
+Anything PreparedPass::next() {
+  if (failed_) return nullptr;
+  failed_ = true;
+  Anything batch = next_batch();
+  failed_ = false;
+  if (batch) count();
+  return batch;
 }
 
 void PreparedPass::finish(bool had_batches) {

@@ -8,8 +8,11 @@ namespace accelerate::detail {
 class PreparedPass : public LoaderPass {
  public:
   ~PreparedPass() override { leave(); }
+  /// Whatever fails ends the pass, which then is no epoch.
+  Anything next() final;
 
  protected:
+  virtual Anything next_batch() = 0;
   /// Makes the random numbers of all processes equal, registers the pass and tells everyone its number.
   PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where);
 
@@ -17,11 +20,6 @@ class PreparedPass : public LoaderPass {
   const Sharing& sharing() const { return core_->sharing; }
   LoaderPosition& position() { return *position_; }
 
-  /// Batches were handed out, this one included.
-  void count() {
-    ++progress_->batches;
-    progress_->shared = core_->shared_by(progress_->batches) + begun_at_;
-  }
   /// The first random numbers have been drawn: what the training draws is its own again.
   void end_replay() { replay_.reset(); }
 
@@ -35,12 +33,18 @@ class PreparedPass : public LoaderPass {
   PassStart start_;
 
  private:
+  /// A batch is handed out.
+  void count() {
+    ++progress_->batches;
+    progress_->shared = core_->shared_by(progress_->batches) + begun_at_;
+  }
   LoaderProgress begin_or_resume();
   void leave();
   std::shared_ptr<LoaderPosition> position_;
   std::shared_ptr<LoaderProgress> progress_;
   std::optional<ReplayedNumbers> replay_;
   int64_t begun_at_ = 0;
+  bool failed_ = false;
 };
 
 }  // namespace accelerate::detail

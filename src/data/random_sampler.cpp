@@ -130,9 +130,10 @@ Source<int64_t> DrawnSampler::indices() {
 }
 
 Source<Indices> DrawnSampler::runs(int64_t length) {
-  return [next = blocks(), length = static_cast<size_t>(length), ended = false]() mutable -> std::optional<Indices> {
+  const auto expected = static_cast<size_t>(std::clamp<int64_t>(size().value_or(0), 0, length));
+  return [next = blocks(), expected, length = static_cast<size_t>(length), ended = false]() mutable -> std::optional<Indices> {
     Indices run;
-    if (!ended) run.reserve(length);
+    if (!ended) run.reserve(expected);
     while (!ended && run.size() < length) {
       const auto block = next(length - run.size());
       ended = block.empty();

@@ -56,7 +56,7 @@ std::shared_ptr<Sampler> sampler_for(const Reading& reading) {
 }
 
 int64_t batches_of(int64_t samples, int64_t batch, bool drop_last) {
-  return drop_last ? samples / batch : (samples + batch - 1) / batch;
+  return samples / batch + (!drop_last && samples % batch != 0 ? 1 : 0);
 }
 
 }  // namespace
@@ -85,6 +85,20 @@ Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions opti
 std::optional<int64_t> Reading::samples() const {
   const auto size = reader->size();
   return size && shard ? std::optional(iterable_shard_size(*size, *shard)) : size;
+}
+
+std::optional<int64_t> Reading::visited() const {
+  if (options.drop_last || (batches && batches->drop_last())) return std::nullopt;
+  const auto size = samples();
+  if (iterable()) return size;
+  if (sampler) return sampler->size() ? sampler->size() : size;
+  // Batches of the user's own: they may well be of all samples, unless there are too many or too few of them for that.
+  const auto* shard_of = dynamic_cast<const BatchSamplerShard*>(batches.get());
+  const BatchSampler& whole = shard_of ? *shard_of->whole() : *batches;
+  if (size && whole.size() && whole.batch_size() && batches_of(*size, *whole.batch_size(), false) != whole.size()) {
+    return std::nullopt;
+  }
+  return size;
 }
 
 std::optional<int64_t> Reading::length() const {

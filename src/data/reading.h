@@ -33,6 +33,9 @@ struct Reading {
   bool batched() const { return iterable() ? iterable_batch.has_value() : batches != nullptr; }
   /// Samples that are read, as Python counts them.
   std::optional<int64_t> samples() const;
+  /// Samples that a pass of all processes together visits, before any are repeated; of an iterable dataset, `samples`. Nothing
+  /// when it is not known, or not all of them come: drop_last.
+  std::optional<int64_t> visited() const;
   /// Batches of a pass, as Python counts them.
   std::optional<int64_t> length() const;
   /// Samples in a step of all processes, as Python counts them.

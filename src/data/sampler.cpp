@@ -9,10 +9,12 @@
 namespace accelerate {
 
 Source<Indices> Sampler::runs(int64_t length) {
-  return [next = indices(), length = static_cast<size_t>(length), ended = false]() mutable -> std::optional<Indices> {
+  // A batch may be announced as far longer than there are samples: "all of them".
+  const auto expected = static_cast<size_t>(std::clamp<int64_t>(size().value_or(0), 0, length));
+  return [next = indices(), expected, length = static_cast<size_t>(length), ended = false]() mutable -> std::optional<Indices> {
     if (ended) return std::nullopt;
     Indices run;
-    run.reserve(length);
+    run.reserve(expected);
     while (run.size() < length) {
       const std::optional<int64_t> index = next();
       ended = !index;

@@ -32,7 +32,7 @@ void ShardPass::read_first() {
   send(ahead_);
 }
 
-Anything ShardPass::next() {
+Anything ShardPass::next_batch() {
   if (!begun_) read_first();
   Anything batch = std::move(ahead_);
   ahead_ = nullptr;
@@ -47,7 +47,6 @@ Anything ShardPass::next() {
     position().end_of_dataloader = true;
     if (sharing().dispatch) position().remainder = rows_of(reading().reader->leaves(batch));
   }
-  count();
   return batch;
 }
 

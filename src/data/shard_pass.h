@@ -12,9 +12,9 @@ namespace accelerate::detail {
 class ShardPass : public PreparedPass {
  public:
   ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where);
-  Anything next() override;
 
  private:
+  Anything next_batch() override;
   void read_first();
   void send(const Anything& batch);
 

@@ -1,6 +1,6 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/tensor.h>
 #include <accelerate/core/error.h>
 #include <accelerate/data/tensor_dataset.h>
 
@@ -66,8 +66,8 @@ at::Tensor TensorRows::rows(size_t tensor, const Indices& indices) const {
   for (const int64_t index : indices) expect_row(index, size_);
   const at::Tensor& from = tensors_[tensor];
   if (is_plain(from)) return copy_rows(from, indices);
-  const at::Tensor which = at::from_blob(const_cast<int64_t*>(indices.data()), {static_cast<int64_t>(indices.size())}, at::kLong);
-  return at::index_select(from, 0, from.is_cpu() ? which : which.to(from.device()));
+  // A copy of the indices: a backward pass needs them again, long after the caller's are gone.
+  return at::index_select(from, 0, at::tensor(indices, at::kLong).to(from.device()));
 }
 
 }  // namespace accelerate::detail

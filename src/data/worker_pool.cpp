@@ -1,10 +1,13 @@
 #include "data/worker_pool.h"
 
 #include <ATen/Parallel.h>
+#include <accelerate/core/error.h>
 #include <c10/util/thread_name.h>
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
+#include <string>
 #include <utility>
 
 namespace accelerate::detail {
@@ -13,7 +16,7 @@ struct WorkerPool::Desk {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> jobs;
-  int waiting_to_begin = 0;
+  size_t begun = 0;
   bool closed = false;
 
   void work() {
@@ -22,7 +25,7 @@ struct WorkerPool::Desk {
     at::set_num_threads(1);
     {
       const std::lock_guard lock(mutex);
-      --waiting_to_begin;
+      ++begun;
     }
     changed.notify_all();
     while (true) {
@@ -41,17 +44,28 @@ struct WorkerPool::Desk {
 
 WorkerPool::WorkerPool(int count) : desk_(std::make_shared<Desk>()) {
   const int threads_here = at::get_num_threads();
-  desk_->waiting_to_begin = count;
-  for (int i = 0; i < count; ++i) threads_.emplace_back([desk = desk_] { desk->work(); });
+  std::string refusal;
+  try {
+    for (int i = 0; i < count; ++i) threads_.emplace_back([desk = desk_] { desk->work(); });
+  } catch (const std::exception& error) {
+    refusal = error.what();
+  }
   {
     std::unique_lock lock(desk_->mutex);
-    desk_->changed.wait(lock, [&] { return desk_->waiting_to_begin == 0; });
+    desk_->changed.wait(lock, [&] { return desk_->begun == threads_.size(); });
   }
   // A worker's set_num_threads(1) is also what threads begin with that come later, whoever starts them: this takes that back.
   at::set_num_threads(threads_here);
+  if (refusal.empty()) return;
+  const size_t started = threads_.size();
+  close();
+  throw Error("DataLoader: num_workers=" + std::to_string(count) + ", and the system gave no thread after the first " +
+              std::to_string(started) + " (" + refusal + "). Use fewer.");
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { close(); }
+
+void WorkerPool::close() {
   {
     const std::lock_guard lock(desk_->mutex);
     desk_->closed = true;
@@ -72,7 +86,7 @@ void WorkerPool::post(std::function<void()> job) {
 }
 
 void WorkerPool::abandon() {
-  abandoned_ = true;
+  if (abandoned_.exchange(true)) return;
   for (auto& thread : threads_) {
     if (thread.joinable()) thread.detach();
   }

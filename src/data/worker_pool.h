@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -11,7 +12,7 @@ namespace accelerate::detail {
 /// Threads that do what they are given, first come, first served.
 class WorkerPool {
  public:
-  /// Each computes alone: operators that it calls use no other threads.
+  /// Each computes alone: operators that it calls use no other threads. Error when the system has no more threads to give.
   explicit WorkerPool(int count);
   /// Drops what has not begun and waits for what has, unless they were abandoned.
   ~WorkerPool();
@@ -26,9 +27,11 @@ class WorkerPool {
 
  private:
   struct Desk;
+  /// Drops what has not begun, and waits for the threads that are not let go.
+  void close();
   std::shared_ptr<Desk> desk_;
   std::vector<std::thread> threads_;
-  bool abandoned_ = false;
+  std::atomic<bool> abandoned_ = false;
 };
 
 /// The workers of a loader between its passes.

@@ -107,9 +107,7 @@ WorkerStream::WorkerStream(const Reading& reading, std::unique_ptr<BatchPlan> pl
       pool_(std::move(pool)),
       dataset_type_(reading.dataset_type),
       timeout_(reading.options.timeout),
-      most_ordered_(int64_t(reading.options.num_workers) * reading.options.prefetch_factor.value_or(2)) {
-  order();
-}
+      most_ordered_(int64_t(reading.options.num_workers) * reading.options.prefetch_factor.value_or(2)) {}
 
 WorkerStream::~WorkerStream() {
   std::unique_lock lock(shelf_->mutex);
@@ -118,17 +116,36 @@ WorkerStream::~WorkerStream() {
   if (!pool_->abandoned()) shelf_->changed.wait(lock, [&] { return shelf_->running == 0; });
 }
 
+std::optional<Ingredients> WorkerStream::plan_next() {
+  try {
+    auto ingredients = shelf_->plan->next();
+    all_ordered_ = !ingredients;
+    return ingredients;
+  } catch (...) {
+    give_up();
+    throw;
+  }
+}
+
+void WorkerStream::give_up() {
+  {
+    const std::lock_guard lock(shelf_->mutex);
+    shelf_->closed = true;
+  }
+  all_ordered_ = true;
+  taken_ = ordered_;
+}
+
 void WorkerStream::order() {
   while (!all_ordered_ && ordered_ - taken_ < most_ordered_) {
     Shelf::Place place;
     std::function<void()> job;
     if (shelf_->plan->reads_in_next()) {
       job = [shelf = shelf_] { shelf->read_ahead(); };
-    } else if (auto ingredients = shelf_->plan->next()) {
+    } else if (auto ingredients = plan_next()) {
       place.indices = ingredients->indices;
       job = [shelf = shelf_, number = ordered_, what = std::move(*ingredients)] { shelf->make(number, what); };
     } else {
-      all_ordered_ = true;
       return;
     }
     {
@@ -146,41 +163,35 @@ Anything WorkerStream::next() {
   Shelf::Place place;
   {
     std::unique_lock lock(shelf_->mutex);
-    wait_for_next(lock);
+    if (!wait_for_next(lock)) {
+      const Indices late = shelf_->places.front().indices;
+      lock.unlock();
+      too_late(late);
+    }
     place = std::move(shelf_->places.front());
     shelf_->places.pop_front();
     ++shelf_->first;
   }
   ++taken_;
-  if (place.failure || !place.batch) {
-    all_ordered_ = true;
-    const std::lock_guard lock(shelf_->mutex);
-    shelf_->closed = true;
-    taken_ = ordered_;
-  }
+  if (place.failure || !place.batch) give_up();
   if (place.failure) std::rethrow_exception(place.failure);
   return place.batch;
 }
 
-void WorkerStream::wait_for_next(std::unique_lock<std::mutex>& lock) {
+bool WorkerStream::wait_for_next(std::unique_lock<std::mutex>& lock) {
   const auto ready = [&] { return shelf_->places.front().ready; };
-  if (ready()) return;
+  if (ready()) return true;
   const Busy busy("DataLoader", dataset_type_);
-  if (timeout_ == 0) {
-    shelf_->changed.wait(lock, ready);
-  } else if (!shelf_->changed.wait_for(lock, std::chrono::duration<double>(timeout_), ready)) {
-    too_late();
-  }
+  if (timeout_ != 0) return shelf_->changed.wait_for(lock, std::chrono::duration<double>(timeout_), ready);
+  shelf_->changed.wait(lock, ready);
+  return true;
 }
 
-void WorkerStream::too_late() {
-  pool_->abandon();
-  shelf_->closed = true;
-  all_ordered_ = true;
-  const Indices& indices = shelf_->places.front().indices;
+void WorkerStream::too_late(const Indices& indices) {
   const std::string which =
       "batch " + std::to_string(taken_) + " of " + dataset_type_ + (indices.empty() ? "" : " (" + samples_text(indices) + ")");
-  taken_ = ordered_;
+  pool_->abandon();
+  give_up();
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", timeout_);
   throw Error(which + " was not read within timeout=" + seconds + " seconds. Look for what its worker waits for, or allow more.");

@@ -20,8 +20,13 @@ class WorkerStream : public BatchStream {
   struct Shelf;
   /// Has workers read until enough batches are under way.
   void order();
-  void wait_for_next(std::unique_lock<std::mutex>& lock);
-  [[noreturn]] void too_late();
+  /// What the next batch is to be made of, while there is one; else nothing is ordered any more.
+  std::optional<Ingredients> plan_next();
+  /// Nothing comes any more, and what has not begun is not read.
+  void give_up();
+  /// False when it took too long.
+  bool wait_for_next(std::unique_lock<std::mutex>& lock);
+  [[noreturn]] void too_late(const Indices& indices);
 
   std::shared_ptr<Shelf> shelf_;
   std::shared_ptr<WorkerPool> pool_;

@@ -164,8 +164,8 @@ c10d::Backend& Communicator::backend_for(at::DeviceType device) {
 }
 
 void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
-  std::string story = std::string(call) + at_place(where) + " failed on rank " + std::to_string(rank_) + " of " +
-                      std::to_string(size_) + ": ";
+  std::string story =
+      std::string(call) + at_place(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
   story += detective_ ? detective_->explain(reason) + "\nThe backend's words: " + reason : reason;
   if (logbook_) logbook_->end(Ending::failed);
   {
@@ -237,7 +237,8 @@ ExchangeWatch& Communicator::exchange_watch() {
   const std::lock_guard lock(pass_mutex_);
   if (!exchange_watch_) {
     exchange_watch_ =
-        std::make_unique<ExchangeWatch>([detective = detective_.get()] { return detective != nullptr && detective->is_lost(); });
+        std::make_unique<ExchangeWatch>([detective = detective_.get()] { return detective != nullptr && detective->is_lost(); },
+                                        [this](const std::string& reason) { fail_pass(reason); });
   }
   return *exchange_watch_;
 }
@@ -248,18 +249,13 @@ void Communicator::during(const char* call, std::source_location where, const st
     const std::lock_guard lock(pass_mutex_);
     pass_ = Pass{call, where};
   }
-  const auto end_pass = [&] {
-    const std::lock_guard lock(pass_mutex_);
-    if (logbook_ && pass_ && pass_->number != 0) logbook_->leave(pass_->number);
-    pass_.reset();
-  };
   try {
     action();
   } catch (const c10::DistError& error) {
     begin_waiting();
     fail(call, where, words_of(error));
   } catch (const DistributedError&) {
-    end_pass();
+    if (!failed_) end_pass();
     throw;
   } catch (...) {
     if (const std::string reason = exchange_watch().failure(); !reason.empty()) fail(call, where, reason);
@@ -267,6 +263,22 @@ void Communicator::during(const char* call, std::source_location where, const st
     throw;  // the caller's own: nothing is wrong with the group
   }
   end_pass();
+}
+
+void Communicator::end_pass() {
+  const std::lock_guard lock(pass_mutex_);
+  if (logbook_ && pass_ && pass_->number != 0) logbook_->leave(pass_->number);
+  pass_.reset();
+}
+
+void Communicator::fail_pass(const std::string& reason) {
+  begin_waiting();
+  Pass pass;
+  {
+    const std::lock_guard lock(pass_mutex_);
+    if (pass_) pass = *pass_;
+  }
+  fail(pass.call, pass.where, reason);
 }
 
 void Communicator::align_calls(const char* call, std::source_location where) {
@@ -294,8 +306,7 @@ void Communicator::wait_for_work(c10d::Work& work) {
     }
     wait_watchfully(work);
   } catch (const std::exception& error) {
-    exchange_watch().note_failure(words_of(error));
-    throw;
+    fail_pass(words_of(error));
   }
 }
 
@@ -309,13 +320,21 @@ void Communicator::begin_waiting() {
 }
 
 void Communicator::expect_waiting() {
+  bool unguided = false;
   {
     const std::lock_guard lock(pass_mutex_);
-    if (!pass_ || pass_->expected) return;
+    if (!pass_) pass_ = Pass{.unguided = true};
+    unguided = pass_->unguided;
+    // One that is not guided may be left over from a pass that ended with an error of the user's own.
+    if (pass_->expected && !unguided) return;
     pass_->expected = true;
   }
-  // Before the reducer's own, which waits.
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { begin_waiting(); });
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  // Before the reducer's own, which waits; what is queued by then comes after it.
+  engine.queue_callback([this, unguided, &engine] {
+    begin_waiting();
+    if (unguided) engine.queue_callback([this] { end_pass(); });
+  });
 }
 
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {

@@ -78,7 +78,8 @@ class Communicator {
   c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& future);
   /// From now on this rank only waits, until the end of what `during` runs.
   void begin_waiting();
-  /// The same as soon as the backward pass that runs in this thread has calculated everything.
+  /// The same as soon as the backward pass that runs in this thread has calculated everything. One that `during` does not run is
+  /// told as `backward`, without a place.
   void expect_waiting();
 
   /// The number of the next scope: the same on every rank, since all enter scopes in the same order. UsageError, naming
@@ -108,6 +109,9 @@ class Communicator {
   void end_group();
   void serve_until_all_have_ended() noexcept;
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
+  /// The same for an exchange in the background.
+  [[noreturn]] void fail_pass(const std::string& reason);
+  void end_pass();
   c10d::Backend& backend_for(at::DeviceType device);
 
   GroupParts parts_;
@@ -123,12 +127,14 @@ class Communicator {
   std::shared_ptr<Logbook> logbook_;
   std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
 
-  /// What `during` runs now.
+  /// What `during` runs now, or a backward pass that it does not run.
   struct Pass {
-    const char* call;
-    std::source_location where;
+    const char* call = "backward";
+    std::source_location where = {};
     int64_t number = 0;
     bool expected = false;
+    /// Nobody ends it but the pass itself.
+    bool unguided = false;
   };
   std::mutex pass_mutex_;
   std::optional<Pass> pass_;

@@ -16,6 +16,9 @@ std::string seconds(int64_t nanoseconds) {
   return fmt::format("{:.1f} s", static_cast<double>(std::max<int64_t>(0, nanoseconds)) * 1e-9);
 }
 
+/// A place that cannot be known has line 0.
+std::string place_of(const Call& call) { return call.line == 0 ? "" : fmt::format(" at {}:{}", call.file.data(), call.line); }
+
 std::string exchanged(const Call& call) {
   if (call.dtype < 0) return call.name.data();
   std::string text = fmt::format("{} of {}[", call.name.data(), dtype_name(static_cast<at::ScalarType>(call.dtype)));
@@ -133,8 +136,7 @@ std::string describe_mismatch(const std::vector<RankReport>& reports) {
   std::string text = fmt::format("Call {} is not the same on all processes:", first);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (const Call* call = find_call(reports[rank], first))
-      text += fmt::format("{} {} at {}:{} on process {}", text.ends_with(':') ? "" : ",", exchanged(*call), call->file.data(),
-                          call->line, rank);
+      text += fmt::format("{} {}{} on process {}", text.ends_with(':') ? "" : ",", exchanged(*call), place_of(*call), rank);
   }
   return text + ". All must make the same calls in the same order, with the same shapes and dtypes. ";
 }
@@ -168,11 +170,7 @@ std::string headline(const std::vector<RankReport>& reports) {
 
 }  // namespace
 
-std::string describe(const Call& call) {
-  // A place that cannot be known has line 0.
-  const std::string place = call.line == 0 ? "" : fmt::format(" at {}:{}", call.file.data(), call.line);
-  return fmt::format("{} (call {}){}", exchanged(call), call.number, place);
-}
+std::string describe(const Call& call) { return fmt::format("{} (call {}){}", exchanged(call), call.number, place_of(call)); }
 
 const Call* waiting_call(const RankEntry& entry) {
   return !entry.calls.empty() && entry.calls.back().ended == 0 ? &entry.calls.back() : nullptr;

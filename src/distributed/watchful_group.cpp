@@ -1,7 +1,8 @@
 #include "distributed/watchful_group.h"
 
 #include <algorithm>
-#include <stdexcept>
+#include <condition_variable>
+#include <mutex>
 
 #include "distributed/communicator.h"
 #include "distributed/without_signals.h"
@@ -38,6 +39,14 @@ bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
 }
 
+std::string words_of_failure(const c10::ivalue::Future& failed) {
+  try {
+    std::rethrow_exception(failed.exception_ptr());
+  } catch (const std::exception& error) {
+    return words_of(error);
+  }
+}
+
 }  // namespace
 
 struct ExchangeWatch::Exchange {
@@ -47,62 +56,61 @@ struct ExchangeWatch::Exchange {
 
 struct ExchangeWatch::Shared {
   mutable std::mutex mutex;
+  std::condition_variable changed;
   std::vector<std::shared_ptr<Exchange>> under_way;
+  /// Those that have ended with an error, and wait for its story.
+  std::vector<std::shared_ptr<Exchange>> failed;
   std::string failure;
   bool abandoned = false;
-
-  void note_failure(const std::string& reason) {
-    const std::lock_guard lock(mutex);
-    if (failure.empty()) failure = reason;
-  }
+  bool ending = false;
 
   void end(const std::shared_ptr<Exchange>& exchange, c10::ivalue::Future& inner) {
     if (exchange->ended.exchange(true)) return;
+    const bool failing = inner.hasError();
     {
       const std::lock_guard lock(mutex);
       std::erase(under_way, exchange);
+      if (failing) {
+        note_failure(words_of_failure(inner));
+        failed.push_back(exchange);
+      }
     }
-    if (!inner.hasError()) {
+    if (failing) {
+      changed.notify_all();
+    } else {
       exchange->future->markCompleted(inner.value(), inner.storages());
-      return;
     }
-    try {
-      std::rethrow_exception(inner.exception_ptr());
-    } catch (const std::exception& error) {
-      note_failure(words_of(error));
-    }
-    exchange->future->setError(inner.exception_ptr());
   }
 
-  void give_up(const char* reason) {
-    std::vector<std::shared_ptr<Exchange>> left;
-    {
-      const std::lock_guard lock(mutex);
-      left.swap(under_way);
-    }
-    for (const auto& exchange : left) {
+  /// Those under way cannot end: they are left to themselves.
+  void give_up(const std::string& reason) {
+    const std::lock_guard lock(mutex);
+    for (const auto& exchange : under_way) {
       if (exchange->ended.exchange(true)) continue;
       note_failure(reason);
-      {
-        const std::lock_guard lock(mutex);
-        abandoned = true;
-      }
-      exchange->future->setError(std::make_exception_ptr(std::runtime_error(reason)));
+      abandoned = true;
+      failed.push_back(exchange);
     }
+    under_way.clear();
+  }
+
+  void note_failure(const std::string& reason) {
+    if (failure.empty()) failure = reason;
   }
 };
 
-ExchangeWatch::ExchangeWatch(std::function<bool()> is_lost) : is_lost_(std::move(is_lost)), shared_(std::make_shared<Shared>()) {
+ExchangeWatch::ExchangeWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail)
+    : is_lost_(std::move(is_lost)), fail_(std::move(fail)), shared_(std::make_shared<Shared>()) {
   const WithoutSignals for_our_thread;
   watcher_ = std::thread([this] { watch(); });
 }
 
 ExchangeWatch::~ExchangeWatch() {
   {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->ending = true;
   }
-  changed_.notify_all();
+  shared_->changed.notify_all();
   watcher_.join();
 }
 
@@ -118,14 +126,28 @@ c10::intrusive_ptr<c10::ivalue::Future> ExchangeWatch::watched(const c10::intrus
 }
 
 void ExchangeWatch::watch() {
-  std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, kFutureLook, [&] { return ending_; })) {
-    bool idle = false;
-    {
-      const std::lock_guard looking(shared_->mutex);
-      idle = shared_->under_way.empty();
-    }
-    if (!idle && is_lost_()) shared_->give_up("The exchange cannot end, since the group is lost.");
+  std::unique_lock lock(shared_->mutex);
+  while (!shared_->ending) {
+    shared_->changed.wait_for(lock, kFutureLook, [&] { return shared_->ending || !shared_->failed.empty(); });
+    const bool looks = !shared_->under_way.empty();
+    lock.unlock();
+    if (looks && is_lost_()) shared_->give_up("The exchange cannot end, since the group is lost.");
+    tell_failed();
+    lock.lock();
+  }
+}
+
+void ExchangeWatch::tell_failed() {
+  std::vector<std::shared_ptr<Exchange>> failed;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    failed.swap(shared_->failed);
+  }
+  if (failed.empty()) return;
+  try {
+    fail_(failure());
+  } catch (...) {
+    for (const auto& exchange : failed) exchange->future->setError(std::current_exception());
   }
 }
 
@@ -138,8 +160,6 @@ bool ExchangeWatch::abandoned() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->abandoned;
 }
-
-void ExchangeWatch::note_failure(const std::string& reason) { shared_->note_failure(reason); }
 
 WatchfulGroup::WatchfulGroup(Communicator& communicator, const c10::intrusive_ptr<c10d::ProcessGroup>& group)
     : ProcessGroup(group->getRank(), group->getSize()), communicator_(communicator), group_(group) {

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,30 +15,29 @@ class Communicator;
 /// future cannot look around, so a thread looks for it: when the group is lost, all of them fail.
 class ExchangeWatch {
  public:
-  explicit ExchangeWatch(std::function<bool()> is_lost);
+  /// `fail` throws what is to be told of an exchange that failed for a reason. Called by a thread of its own.
+  ExchangeWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail);
   ~ExchangeWatch();
   ExchangeWatch(const ExchangeWatch&) = delete;
   ExchangeWatch& operator=(const ExchangeWatch&) = delete;
 
-  /// A future that ends as `inner` does, or with an error when the group is lost.
+  /// A future that ends as `inner` does, or with what `fail` throws when that has failed or the group is lost.
   c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& inner);
   /// Why the first exchange failed; empty when none has.
   std::string failure() const;
   /// True when an exchange was left to itself: it cannot end.
   bool abandoned() const;
-  void note_failure(const std::string& reason);
 
  private:
   struct Exchange;
   struct Shared;
 
   void watch();
+  void tell_failed();
 
   const std::function<bool()> is_lost_;
+  const std::function<void(const std::string&)> fail_;
   const std::shared_ptr<Shared> shared_;  // with callbacks that may run later
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ending_ = false;
   std::thread watcher_;
 };
 

@@ -1,11 +1,12 @@
 #include "launch/default_config.h"
 
 #include <fmt/format.h>
-#include <yaml-cpp/yaml.h>
 
 #include <filesystem>
+#include <limits>
 
 #include <accelerate/core/error.h>
+#include "launch/config_file.h"
 
 namespace accelerate {
 namespace {
@@ -26,16 +27,12 @@ std::optional<int> configured_num_processes(const Environment& environment) {
   const std::string path = default_config_path(environment);
   std::error_code problem;
   if (!std::filesystem::exists(path, problem)) return std::nullopt;
-  try {
-    const YAML::Node key = YAML::LoadFile(path)["num_processes"];
-    if (!key) return std::nullopt;
-    const int processes = key.as<int>();
-    if (processes >= 1) return processes;
-    throw ConfigError(fmt::format("{}: num_processes is {}; at least 1 is needed.", path, processes));
-  } catch (const YAML::Exception& error) {
-    throw ConfigError(
-        fmt::format("{} cannot be read: {}. Repair it, or write it anew with `accelerate config`.", path, error.what()));
+  const auto processes = integer_of(read_config(path), "num_processes");
+  if (!processes || *processes == -1) return std::nullopt;  // -1 stands for "to be given on the command line"
+  if (*processes < 1 || *processes > std::numeric_limits<int>::max()) {
+    throw ConfigError(fmt::format("{}: num_processes is {}; at least 1 is needed.", path, *processes));
   }
+  return static_cast<int>(*processes);
 }
 
 }  // namespace accelerate

@@ -7,39 +7,24 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
+#include "launch/gpu_list.h"
+#include "launch/place_variables.h"
 
 namespace accelerate {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
 constexpr int kDefaultPort = 29500;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr double kLongestGrace = 1e6;
-
-// What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it
-// belongs to the launch that the launcher is a worker of.
-constexpr std::array kPlaceVariables = {"RANK",
-                                        "LOCAL_RANK",
-                                        "GROUP_RANK",
-                                        "ROLE_RANK",
-                                        "ROLE_NAME",
-                                        "WORLD_SIZE",
-                                        "LOCAL_WORLD_SIZE",
-                                        "GROUP_WORLD_SIZE",
-                                        "ROLE_WORLD_SIZE",
-                                        "MASTER_ADDR",
-                                        "MASTER_PORT",
-                                        "TORCHELASTIC_RESTART_COUNT",
-                                        "TORCHELASTIC_MAX_RESTARTS",
-                                        "TORCHELASTIC_RUN_ID",
-                                        "TORCHELASTIC_USE_AGENT_STORE",
-                                        "TORCHELASTIC_SIGNALS_TO_HANDLE",
-                                        "TORCHELASTIC_ERROR_FILE"};
+constexpr int kMostMachines = 1 << 14;
+constexpr int kMostProcesses = 1 << 16;  // on a machine: more is a slip of the keyboard, and its plan alone would fill the memory
 
 void check_machines(const LaunchOptions& options) {
   if (options.num_machines < 1) {
     throw UsageError(fmt::format("--num_machines is {}; at least 1 machine is needed.", options.num_machines));
+  }
+  if (options.num_machines > kMostMachines) {
+    throw UsageError(fmt::format("--num_machines is {}; {} can take part at most.", options.num_machines, kMostMachines));
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError(fmt::format("--machine_rank is {} with --num_machines {}; machines are numbered from 0 to {}.",
@@ -68,6 +53,10 @@ void check(const LaunchOptions& options) {
   if (options.num_processes && *options.num_processes < 1) {
     throw UsageError(fmt::format("--num_processes is {}; at least 1 process is needed.", *options.num_processes));
   }
+  if (options.num_processes && *options.num_processes / std::max(1, options.num_machines) > kMostProcesses) {
+    throw UsageError(
+        fmt::format("--num_processes is {}; a machine can start {} at most.", *options.num_processes, kMostProcesses));
+  }
   const int port = options.main_process_port.value_or(0);
   if (port < 0 || port > 65535) {
     throw UsageError(fmt::format("--main_process_port is {}; give a port from 1 to 65535, or 0 for any free one.", port));
@@ -86,13 +75,20 @@ void check(const LaunchOptions& options) {
   if (!(options.grace_period >= 0 && options.grace_period <= kLongestGrace)) {
     throw UsageError(fmt::format("--grace_period is {}; give seconds from 0 to {}.", options.grace_period, kLongestGrace));
   }
+  for (const std::string& id : gpus_in(options.gpu_ids)) {
+    if (!names_a_gpu(id)) {
+      throw UsageError(fmt::format("--gpu_ids is '{}'; give numbers of GPUs separated by commas, or all.", options.gpu_ids));
+    }
+  }
   check_machines(options);
 }
 
 // On this machine.
 int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
   if (options.num_processes) return *options.num_processes / options.num_machines;
-  return options.cpu ? 1 : std::max(1, machine.gpus);
+  if (options.cpu) return 1;
+  if (options.gpu_ids != "all") return std::max(1, static_cast<int>(gpus_in(options.gpu_ids).size()));
+  return std::max(1, machine.gpus);
 }
 
 int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::vector<std::string>& notes) {
@@ -135,25 +131,28 @@ int choose_threads(const LaunchOptions& options, const Environment& environment,
   return threads;
 }
 
-Variables common_variables(const LaunchOptions& options, int processes, int threads) {
-  Variables variables = {{"ACCELERATE_MIXED_PRECISION", options.mixed_precision},
-                         {"ACCELERATE_DYNAMO_BACKEND", "NO"},
-                         {"ACCELERATE_DYNAMO_MODE", "default"},
-                         {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
-                         {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
-                         {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
-                         {"OMP_NUM_THREADS", std::to_string(threads)}};
+std::map<std::string, std::string> common_variables(const LaunchOptions& options, int processes, int threads) {
+  std::map<std::string, std::string> variables = options.variables;
+  variables.insert({{"ACCELERATE_MIXED_PRECISION", options.mixed_precision},
+                    {"ACCELERATE_DYNAMO_BACKEND", "NO"},
+                    {"ACCELERATE_DYNAMO_MODE", "default"},
+                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+                    {"OMP_NUM_THREADS", std::to_string(threads)}});
+  if (options.gpu_ids != "all") variables.emplace("CUDA_VISIBLE_DEVICES", options.gpu_ids);
+  if (options.enable_cpu_affinity) variables.emplace("ACCELERATE_CPU_AFFINITY", "1");
   if (options.debug) variables.emplace("ACCELERATE_DEBUG_MODE", "true");
   if (options.cpu) {
     variables.insert({{"ACCELERATE_USE_CPU", "True"}, {"KMP_AFFINITY", "granularity=fine,compact,1,0"}, {"KMP_BLOCKTIME", "1"}});
-  } else if (processes == 1) {
+  } else if (processes == 1 && !options.place_lone_process) {
     // Python says False to a lone process and nothing to several; programs may tell the two apart.
     variables.emplace("ACCELERATE_USE_CPU", "False");
   }
   return variables;
 }
 
-Variables place_variables(const LaunchOptions& options, int local_rank, int local_processes, int port) {
+std::map<std::string, std::string> place_variables(const LaunchOptions& options, int local_rank, int local_processes, int port) {
   const std::string rank = std::to_string(options.machine_rank * local_processes + local_rank);
   const std::string processes = std::to_string(options.num_machines * local_processes);
   return {{"RANK", rank},
@@ -177,6 +176,29 @@ Variables place_variables(const LaunchOptions& options, int local_rank, int loca
 
 }  // namespace
 
+namespace {
+
+// Which GPU a process uses, by CUDA's number, where that can be told.
+std::optional<int> gpu_of(const LaunchOptions& options, int local_rank, const Environment& environment,
+                          const MachineFacts& machine) {
+  if (options.cpu || machine.gpus == 0) return std::nullopt;
+  const std::string ids = options.gpu_ids != "all" ? options.gpu_ids : environment("CUDA_VISIBLE_DEVICES").value_or("all");
+  if (ids == "all") return local_rank % machine.gpus;
+  const auto listed = gpus_in(ids);
+  return listed.empty() ? std::nullopt : gpu_number(listed[static_cast<size_t>(local_rank) % listed.size()]);
+}
+
+void pin_workers(LaunchPlan& plan, const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
+  const CpuTopology topology = machine.cpu_topology();
+  const int processes = static_cast<int>(plan.workers.size());
+  for (int local_rank = 0; local_rank < processes; ++local_rank) {
+    plan.workers[static_cast<size_t>(local_rank)].cpus =
+        cpus_for(topology, local_rank, processes, gpu_of(options, local_rank, environment, machine));
+  }
+}
+
+}  // namespace
+
 LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
   check(options);
   LaunchPlan plan = {.max_restarts = options.max_restarts};
@@ -185,13 +207,15 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
   const int processes = local_processes * options.num_machines;
   plan.output = plan_output(options.tee, options.log_dir, options.role, options.machine_rank * local_processes, local_processes,
                             environment);
+  plan.output.quiet = options.quiet;
   const int threads = choose_threads(options, environment, machine, plan.notes);
-  const Variables common = common_variables(options, processes, threads);
-  const int port = processes > 1 ? choose_port(options, machine, plan.notes) : 0;
+  const auto common = common_variables(options, processes, threads);
+  const bool placed = processes > 1 || options.place_lone_process;
+  const int port = placed ? choose_port(options, machine, plan.notes) : 0;
   for (int local_rank = 0; local_rank < local_processes; ++local_rank) {
     const int rank = options.machine_rank * local_processes + local_rank;
     WorkerPlan worker = {.rank = rank, .argv = options.command, .variables = common};
-    if (processes > 1) {
+    if (placed) {
       worker.variables.merge(place_variables(options, local_rank, local_processes, port));
       if (!environment("TORCH_NCCL_ASYNC_ERROR_HANDLING")) worker.variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1";
     } else if (options.max_restarts > 0) {
@@ -200,6 +224,7 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
     }
     plan.workers.push_back(std::move(worker));
   }
+  if (options.enable_cpu_affinity) pin_workers(plan, options, environment, machine);
   for (const char* name : kPlaceVariables) {
     if (environment(name) && !plan.workers.front().variables.contains(name)) plan.removed_variables.emplace_back(name);
   }

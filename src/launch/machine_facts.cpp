@@ -1,13 +1,18 @@
 #include <accelerate/launch/machine_facts.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
 #include <thread>
 #include <utility>
+
+#include "launch/program_path.h"
 
 namespace accelerate {
 namespace {
@@ -28,6 +33,43 @@ int count_present_gpus() {
   if (listed > 0) return listed;
   // Some containers hide the driver's /proc entries, yet every GPU they may use has its device file.
   return count_entries("/dev", [](const std::string& name) { return name.starts_with("nvidia") && is_digits(name.substr(6)); });
+}
+
+std::string text_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Of a text such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Tue ...".
+std::optional<std::array<int, 3>> driver_version(const std::string& text) {
+  for (size_t at = text.find("  "); at != std::string::npos; at = text.find("  ", at + 1)) {
+    std::array<int, 3> version = {};
+    if (std::sscanf(text.c_str() + at, " %3d.%3d.%3d", &version[0], &version[1], &version[2]) == 3) return version;
+  }
+  return std::nullopt;
+}
+
+// Whether the Python that would run the program finds one of the packages.
+bool python_has_fp8() {
+  constexpr const char* question =
+      "\"${PYTHON_EXEC:-python3}\" -c 'import importlib.util as u, sys; "
+      "sys.exit(not any(u.find_spec(n) for n in (\"transformer_engine\", \"msamp\", \"torchao\")))' >/dev/null 2>&1";
+  return std::system(question) == 0;
+}
+
+std::optional<MpiLauncher> find_mpi_launcher(const std::string& path) {
+  for (const char* name : {"mpirun", "mpiexec"}) {
+    if (find_program(name, path).exit_code != 0) continue;
+    FILE* pipe = ::popen((std::string(name) + " --version 2>/dev/null").c_str(), "r");
+    std::string version;
+    std::array<char, 4096> buffer = {};
+    for (size_t got = 0; pipe != nullptr && (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+      version.append(buffer.data(), got);
+    }
+    if (pipe != nullptr) ::pclose(pipe);
+    return MpiLauncher{.program = name, .open_mpi = version.find("Open MPI") != std::string::npos};
+  }
+  return std::nullopt;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -77,14 +119,35 @@ int count_physical_cores(std::string_view cpuinfo) {
   return std::max(1, cores.empty() ? processors : static_cast<int>(cores.size()));
 }
 
+bool has_broken_peer_access(const std::filesystem::path& root) {
+  const std::filesystem::path driver = root / "proc/driver/nvidia";
+  int affected = 0;
+  int present = 0;
+  std::error_code ignored;
+  for (const auto& gpu : std::filesystem::directory_iterator(driver / "gpus", ignored)) {
+    ++present;
+    affected += text_of_file(gpu.path() / "information").find("RTX 40") != std::string::npos;
+  }
+  if (present < 2 || affected == 0) return false;
+  constexpr std::array<int, 3> mended = {550, 40, 7};
+  const auto version = driver_version(text_of_file(driver / "version"));
+  return version && *version < mended;
+}
+
 MachineFacts read_machine_facts(PortReservation& port, const Environment& environment) {
-  std::ifstream file("/proc/cpuinfo");
-  const std::string cpuinfo{std::istreambuf_iterator<char>(file), {}};
+  const std::string cpuinfo = text_of_file("/proc/cpuinfo");
+  std::error_code ignored;
   return {.gpus = count_visible_gpus(count_present_gpus(), environment("CUDA_VISIBLE_DEVICES")),
           .physical_cores = cpuinfo.empty() ? std::max(1, static_cast<int>(std::thread::hardware_concurrency()))
                                             : count_physical_cores(cpuinfo),
+          .tpu = std::filesystem::exists("/dev/accel0", ignored) || environment("PJRT_DEVICE") == "TPU",
+          .lacks_peer_access = has_broken_peer_access("/"),
+          .current_folder = std::filesystem::current_path(ignored),
           .reserve_port = [&port](int wanted) { return port.take(wanted); },
-          .reserve_free_port = [&port] { return port.take_any(); }};
+          .reserve_free_port = [&port] { return port.take_any(); },
+          .has_fp8 = python_has_fp8,
+          .find_mpi = [path = environment("PATH").value_or("/bin:/usr/bin")] { return find_mpi_launcher(path); },
+          .cpu_topology = [] { return read_cpu_topology("/", allowed_cpus()); }};
 }
 
 }  // namespace accelerate

@@ -21,7 +21,7 @@ int run_launch(const LaunchPlan& plan) {
   if (plan.workers.empty() || plan.workers.front().argv.empty()) throw UsageError("The launch plan names no program to run.");
   const ProgramPath program = find_program(plan.workers.front().argv.front(), search_path());
   if (program.exit_code != 0) {
-    std::fprintf(stderr, "accelerate launch: %s\n", program.problem.c_str());
+    if (!plan.output.quiet) std::fprintf(stderr, "accelerate launch: %s\n", program.problem.c_str());
     return program.exit_code;
   }
   const auto start = [&](const WorkerPlan& worker, const WorkerStart& how) {

@@ -152,6 +152,7 @@ std::vector<std::string> WorkerOutput::last_lines(int local_rank) const {
 }
 
 void WorkerOutput::say(std::string_view line) {
+  if (plan_.quiet) return;
   errors().write(kLauncher, "", fmt::format("accelerate launch: {}\n", line));
   errors().serve();
 }

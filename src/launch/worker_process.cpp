@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,6 +66,27 @@ void begin_worker(const WorkerStart& start, pid_t launcher) {
   if (streams.err >= 0) ::dup2(streams.err, STDERR_FILENO);
 }
 
+/// Room for a set of CPUs of any size, made before the fork.
+class CpuSet {
+ public:
+  explicit CpuSet(const std::vector<int>& cpus) : bits_(words_for(cpus)) {
+    for (const int cpu : cpus) bits_[static_cast<size_t>(cpu) / kBits] |= 1UL << (static_cast<size_t>(cpu) % kBits);
+  }
+
+  /// Keeps this process there. CPUs that have gone meanwhile are no reason not to run.
+  void apply() const {
+    if (!bits_.empty())
+      ::sched_setaffinity(0, bits_.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(bits_.data()));
+  }
+
+ private:
+  static constexpr size_t kBits = 8 * sizeof(unsigned long);
+  static size_t words_for(const std::vector<int>& cpus) {
+    return cpus.empty() ? 0 : static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) / kBits + 1;
+  }
+  std::vector<unsigned long> bits_;
+};
+
 // Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
 [[noreturn]] void become_program(const char* path, char* const* argv, char* const* environment) {
   reset_signals();
@@ -96,7 +118,11 @@ pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::
   std::vector<std::string> variables = environment_of(plan, removed);
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
-  return fork_worker(plan.rank, start, [&] { become_program(path.c_str(), argv.data(), environment.data()); });
+  const CpuSet cpus(plan.cpus);
+  return fork_worker(plan.rank, start, [&] {
+    cpus.apply();
+    become_program(path.c_str(), argv.data(), environment.data());
+  });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

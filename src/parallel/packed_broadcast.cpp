@@ -18,6 +18,16 @@ constexpr int64_t kPackBytes = 250 * 1024 * 1024;
 
 at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.contiguous().view({-1}).view(at::kByte); }
 
+/// Elements that an expanded tensor repeats are one in memory, and are written once.
+void write_into(at::Tensor tensor, at::Tensor values) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.stride(dim) != 0) continue;
+    tensor = tensor.narrow(dim, 0, 1);
+    values = values.narrow(dim, 0, 1);
+  }
+  tensor.copy_(values);
+}
+
 void broadcast_pack(Communicator& communicator, const std::vector<at::Tensor>& tensors, int from, const char* call,
                     std::source_location where) {
   if (tensors.size() == 1 && tensors.front().is_contiguous()) {
@@ -40,7 +50,7 @@ void broadcast_pack(Communicator& communicator, const std::vector<at::Tensor>& t
   int64_t offset = 0;
   for (const auto& tensor : tensors) {
     const auto size = static_cast<int64_t>(tensor.nbytes());
-    tensor.copy_(pack.slice(0, offset, offset + size).view(tensor.scalar_type()).view(tensor.sizes()));
+    write_into(tensor, pack.slice(0, offset, offset + size).view(tensor.scalar_type()).view(tensor.sizes()));
     offset += size;
   }
 }

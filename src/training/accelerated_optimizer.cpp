@@ -22,6 +22,8 @@ struct AcceleratedOptimizer::Core {
         scaler(std::move(its_scaler)),
         kernel(detail::make_step(*optimizer)) {
     forget_repetitions();
+    // The scaler knows optimizers by their address, and an earlier one may have ended there in the middle of a step.
+    if (scaler) scaler->forget(*optimizer);
     if (device_placement) detail::place_state(*optimizer);
   }
 
@@ -93,6 +95,13 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   for (const auto& group : core_->optimizer->param_groups()) {
     for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
   }
+  if (core_->scaler) core_->scaler->forget(*core_->optimizer);
+}
+
+std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : param_groups()) parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  return parameters;
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }

@@ -23,9 +23,16 @@ bool tells_of_lack_of_memory(std::string_view message) {
   return std::any_of(kTexts.begin(), kTexts.end(), [&](auto text) { return message.find(text) != std::string_view::npos; });
 }
 
+/// What an exception was made of, where it was: a loader adds the position of a sample to what its dataset threw.
+std::exception_ptr nested_in(const std::exception& error) {
+  const auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  return nested ? nested->nested_ptr() : nullptr;
+}
+
 }  // namespace
 
 bool is_out_of_memory(const std::exception_ptr& error) {
+  if (!error) return false;
   try {
     std::rethrow_exception(error);
   } catch (const c10::OutOfMemoryError&) {
@@ -37,7 +44,7 @@ bool is_out_of_memory(const std::exception_ptr& error) {
   } catch (const DistributedError&) {
     return false;
   } catch (const std::runtime_error& told) {
-    return tells_of_lack_of_memory(told.what());
+    return tells_of_lack_of_memory(told.what()) || is_out_of_memory(nested_in(told));
   } catch (...) {
     return false;
   }

@@ -63,6 +63,10 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
     growth_tracker_ = at::full({}, init_growth_tracker_, options.dtype(at::kInt));
   }
   applied_scale_ = scale_;
+  // Who had no gradients has had nothing unscaled.
+  std::erase_if(progress_,
+                [](const auto& item) { return item.second.stage == Stage::unscaled && item.second.found_inf.empty(); });
+  for (auto& item : progress_) item.second.outdated = true;
   return loss.mul(scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true));
 }
 
@@ -80,7 +84,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (progress.stage == Stage::unscaled) {
     throw UsageError(
         "GradScaler::unscale_ was called twice for an optimizer before its step: its gradients are unscaled "
-        "already. Call it, or clip gradients, once for each step.");
+        "already. Call it, or clip gradients, once for each step; with accumulation, when sync_gradients() is true.");
   }
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
@@ -91,7 +95,13 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 
 bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
   const auto progress = progress_.find(&optimizer);
-  return progress != progress_.end() && progress->second.stage == Stage::unscaled;
+  return progress != progress_.end() && progress->second.stage == Stage::unscaled && !progress->second.outdated;
+}
+
+void GradScaler::forget(const torch::optim::Optimizer& optimizer) {
+  // After a step that update has yet to hear of, what it found is still needed.
+  const auto progress = progress_.find(&optimizer);
+  if (progress != progress_.end() && progress->second.stage == Stage::unscaled) progress_.erase(progress);
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -107,6 +117,8 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
   auto& progress = progress_[&optimizer];
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::step was called twice for an optimizer. Call update after a step.");
+  // The turn of another optimizer, with a loss of its own, lies between: these gradients are new.
+  if (progress.stage == Stage::unscaled && progress.outdated) progress = {};
   if (progress.stage == Stage::ready) unscale_(optimizer);
   if (progress.found_inf.empty()) {
     throw UsageError(

@@ -3,6 +3,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numbers>
 
@@ -132,10 +133,12 @@ void MultiStepLR::visit_state(StateFields& fields) {
       [&](const Value& value) {
         std::map<int64_t, int64_t> counts;
         for (const auto& [milestone, count] : value.as<StateDict>()) {
-          if (milestone.find_first_not_of("-0123456789") != std::string::npos || milestone.empty()) {
+          int64_t step = 0;
+          const auto [end, error] = std::from_chars(milestone.data(), milestone.data() + milestone.size(), step);
+          if (error != std::errc() || end != milestone.data() + milestone.size()) {
             throw UsageError("the milestone \"" + milestone + "\": expected a number.");
           }
-          counts[std::stoll(milestone)] = count.get<int64_t>();
+          counts[step] = count.get<int64_t>();
         }
         return [this, counts = std::move(counts)] { milestones_ = counts; };
       });

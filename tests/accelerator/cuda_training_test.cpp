@@ -65,6 +65,27 @@ TEST_F(TogetherCudaTraining, AScaleThatIsTooLargeIsBroughtDownAndItsStepsAreSkip
   EXPECT_EQ(run.losses[0], run.losses[4]) << "weights do not move while steps are skipped";
 }
 
+TEST_F(TogetherCudaTraining, ModelsThatTakeTurnsAreUnscaledAndClippedEachInItsOwn) {
+  // The default factor would be too large for a gradient of 1 in float16.
+  Accelerator a({.mixed_precision = Precision::fp16, .grad_scaler = {.init_scale = 1024}});
+  torch::nn::Linear first(torch::nn::LinearOptions(1, 1).bias(false)), second(torch::nn::LinearOptions(1, 1).bias(false));
+  for (const auto& net : {first, second}) torch::nn::init::ones_(net->weight);
+  torch::optim::SGD sgd_first(first->parameters(), 0.25), sgd_second(second->parameters(), 0.25);
+  auto [one, step_one, two, step_two] = a.prepare(first, sgd_first, second, sgd_second);
+  const auto x = torch::ones({1, 1}, a.device());
+  const auto turn = [&](auto& model, auto& optimizer) {
+    optimizer.zero_grad();
+    a.backward(model(x).sum());
+    EXPECT_NEAR(a.clip_grad_norm_(model.parameters(), 100.0).template item<double>(), 1, 1e-3);
+    optimizer.step();
+  };
+  for (int round = 0; round < 2; ++round) {
+    turn(one, step_one);
+    turn(two, step_two);
+  }
+  for (const auto& net : {first, second}) EXPECT_NEAR(net->weight.item<double>(), 0.5, 1e-3);
+}
+
 TEST_F(TogetherCudaTraining, WorkersAndPinnedMemoryGiveTheSameBatches) {
   EXPECT_EQ(train(Precision::no).losses, train(Precision::no, {}, 2).losses);
 }
@@ -95,7 +116,8 @@ double cuda_difference_after_100_steps(const Options& options) {
 TEST_F(TogetherCudaTraining, FusedStepsEqualUnfusedOnes) {
   EXPECT_LT(cuda_difference_after_100_steps<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2).weight_decay(0.1)), 1e-6);
   EXPECT_LT(cuda_difference_after_100_steps<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true)), 1e-6);
-  EXPECT_LT(cuda_difference_after_100_steps<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9).nesterov(true)), 1e-6);
+  EXPECT_LT(cuda_difference_after_100_steps<torch::optim::SGD>(torch::optim::SGDOptions(1e-2).momentum(0.9).nesterov(true)),
+            1e-6);
 }
 
 }  // namespace

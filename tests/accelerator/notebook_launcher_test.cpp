@@ -187,11 +187,13 @@ TEST(NotebookLauncher, TheNumberOfProcessesComesFromTheConfiguration) {
   std::filesystem::create_directory(folder.path() / "accelerate");
   const Variable use_cpu("ACCELERATE_USE_CPU", "true");
   const auto three = [] { require(Accelerator().num_processes() == 3, "another number of processes"); };
-  for (const char* text : {"num_processes: 3\nuse_cpu: true\n", "{\n  \"num_processes\": 3\n}\n"}) {
+  for (const char* text : {"distributed_type: MULTI_CPU\nnum_processes: 3\nuse_cpu: true\n",
+                           "{\n  \"distributed_type\": \"MULTI_CPU\",\n  \"num_processes\": 3\n}\n"}) {
     std::ofstream(file) << text;
     notebook_launcher(three);
   }
-  for (const char* text : {"num_processes: many\n", "num_processes: 0\n", "{"}) {
+  for (const char* text : {"distributed_type: MULTI_CPU\nnum_processes: many\n", "distributed_type: MULTI_CPU\nnum_processes: 0\n",
+                           "num_processes: 3\n", "{"}) {
     std::ofstream(file) << text;
     try {
       notebook_launcher(three);

@@ -59,6 +59,21 @@ TEST_F(TogetherTraining, PreparingTwiceGivesTheSame) {
   EXPECT_TRUE(scheduler == scheduler2);
   EXPECT_EQ(a.prepare(net).core(), model.core()) << "the module itself, again";
   EXPECT_NE(a.prepare_model(net, {.evaluation_mode = true}).core(), model.core());
+  EXPECT_EQ(a.prepare(net).core(), model.core()) << "evaluating it makes no second model that exchanges its gradients";
+}
+
+TEST_F(TogetherTraining, PointersThatAreConstantArePreparedToo) {
+  Accelerator a(patient());
+  const auto net = std::make_shared<torch::nn::LinearImpl>(3, 1);
+  const auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.5);
+  const auto step_lr = std::make_shared<torch::optim::StepLR>(*sgd, 1, 0.5);
+  const auto constant = std::make_shared<accelerate::LambdaLR>(*sgd, [](int64_t) { return 1.0; });
+  const auto [model, optimizer, scheduler, ours] = a.prepare(net, sgd, step_lr, constant);
+  EXPECT_EQ(&optimizer.optimizer(), sgd.get());
+  EXPECT_EQ(scheduler.optimizer(), sgd.get());
+  const auto again = a.prepare(scheduler);
+  EXPECT_TRUE(again == scheduler);
+  EXPECT_EQ(a.prepare_scheduler(std::make_shared<torch::optim::StepLR>(*sgd, 1, 0.5)).optimizer(), sgd.get());
 }
 
 TEST_F(TogetherTraining, WhatCannotBePreparedIsToldByName) {
@@ -85,6 +100,16 @@ TEST_F(TogetherTraining, AfterFreeMemoryNothingIsPrepared) {
   a.free_memory();
   EXPECT_LT(net.ptr().use_count(), held);
   EXPECT_THROW(a.prepare(sgd), UsageError);
+}
+
+TEST_F(TogetherTraining, AfterFreeMemoryAnAccumulationBeginsAnew) {
+  Accelerator a(patient({.gradient_accumulation_steps = 2}));
+  { auto scope = a.accumulate(); }
+  a.free_memory();
+  for (const bool complete : {false, true}) {
+    auto scope = a.accumulate();
+    EXPECT_EQ(a.sync_gradients(), complete);
+  }
 }
 
 /// The mean loss of every step, all processes together taking 12 samples a step.
@@ -235,6 +260,29 @@ TEST_F(TogetherTraining, UnevenInputsAreJoinedAtTheEndOfTheLoader) {
   taken = 0;
   for ([[maybe_unused]] auto& batch : loader) ++taken;
   EXPECT_EQ(taken, world() == 1 ? 1 : 2) << "even again after the scope";
+}
+
+TEST_F(TogetherTraining, OneScopeJoinsAllModelsOfALoop) {
+  Accelerator a(patient());
+  torch::nn::Linear first(2, 1), second(2, 1);
+  auto [one, two] = a.prepare(first, second);
+  {
+    auto scope = a.join_uneven_inputs({}, one);
+    EXPECT_THROW(a.join_uneven_inputs({}, two), UsageError);
+    scope.finish();
+  }
+  auto scope = a.join_uneven_inputs({}, one, two);
+  if (rank() == 0) a.backward((one(torch::ones({1, 2})) + two(torch::ones({1, 2}))).sum());
+  scope.finish();
+  EXPECT_EQ(first->bias.grad().defined(), rank() == 0) << "the others give zeros and keep nothing";
+}
+
+TEST_F(TogetherTraining, CallsThatTakeAnyNumberOfObjectsNameThePlaceOfTheCall) {
+  const auto line_of = [](const accelerate::JoinUnevenInputsOptions& options) { return options.where.line(); };
+  EXPECT_EQ(line_of({.even_batches = false}), uint_least32_t{__LINE__});
+  const auto where = [](const accelerate::PrepareOptions& options) { return options.where; };
+  EXPECT_EQ(where({}).line(), uint_least32_t{__LINE__});
+  EXPECT_NE(std::string(where({.device_placement = {true}}).file_name()).find("training_test.cpp"), std::string::npos);
 }
 
 struct Verdict {

@@ -70,7 +70,7 @@ fresh_machine
 as_nobody make test
 claim "without root make test stops with one sentence" fails_with_one_sentence
 claim "without root it gives the line to run" says \
-  "apt-get install cmake ninja-build python3 python3-venv libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libgtest-dev ccache"
+  "apt-get install cmake ninja-build python3 python3-venv libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libgtest-dev ccache"
 claim "without root apt-get is not called" says_not "could not install"
 
 rm "$bin/apt-get"
@@ -95,7 +95,7 @@ fake apt-get "echo \"\$DEBIAN_FRONTEND \$*\" >>$scratch/apt"
 as_root scripts/setup
 claim "as root apt-get is updated first and then asked for what is missing" test "$(head -n 2 "$scratch/apt")" = \
   "noninteractive update
-noninteractive install -y --no-install-recommends cmake ninja-build python3 python3-venv libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libgtest-dev ccache"
+noninteractive install -y --no-install-recommends cmake ninja-build python3 python3-venv libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libgtest-dev ccache"
 claim "what is still missing after apt-get is said" says "is not found although apt-get installed it"
 
 fresh_machine

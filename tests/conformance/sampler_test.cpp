@@ -1,6 +1,7 @@
 #include <accelerate/data/random_sampler.h>
 #include <accelerate/distributed/random.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include "conformance/golden.h"
 #include "data/collect.h"
@@ -68,6 +69,10 @@ std::vector<at::Tensor> draw_sequence(const at::Generator& from) {
           torch::rand({1}, from)};
 }
 
+/// The data are of torch 2.13.
+constexpr const char* kOtherBf16Draws =
+    TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13 ? "LibTorch before 2.13 draws other normal numbers in bfloat16" : "";
+
 TEST(Golden, Draws) {
   golden::Tally tally("sampler.json, draws");
   for (const auto& c : golden::read("sampler.json").value("draws", json::array())) {
@@ -85,7 +90,7 @@ TEST(Golden, Draws) {
       if (!ours.defined()) {
         tally.judge(title, false, "nothing: the draw is not known");
       } else {
-        tally.judge(title, same_tensor(ours, theirs), ours.toString());
+        tally.judge(title, same_tensor(ours, theirs), ours.toString(), name == "randn_bf16_at_least_16" ? kOtherBf16Draws : "");
       }
     }
   }

@@ -106,7 +106,20 @@ TEST(Collate, WhatDoesNotFitTogetherIsAnErrorThatNamesIt) {
               default_collate(std::vector<std::vector<at::Tensor>>{{torch::ones({})}, {torch::ones({}), torch::ones({})}});
             }).find("[tt]"),
             std::string::npos);
-  EXPECT_NE(collate_error([] { default_collate(std::vector<at::Tensor>()); }).find("no samples"), std::string::npos);
+}
+
+template <class T>
+void expect_no_batch_of_nothing() {
+  EXPECT_NE(collate_error([] { default_collate(std::vector<T>()); }).find("no samples"), std::string::npos) << typeid(T).name();
+}
+
+TEST(Collate, OfNoSamplesThereIsNoBatch) {
+  expect_no_batch_of_nothing<at::Tensor>();
+  expect_no_batch_of_nothing<int>();
+  expect_no_batch_of_nothing<std::string>();
+  expect_no_batch_of_nothing<std::tuple<int, at::Tensor>>();
+  expect_no_batch_of_nothing<std::vector<float>>();
+  expect_no_batch_of_nothing<std::map<std::string, int>>();
 }
 
 TEST(Collate, ALoaderNamesTheSamplesThatDoNotFitTogether) {

@@ -1,11 +1,46 @@
 #pragma once
 
+#include <ATen/core/TensorBody.h>
 #include <accelerate/data/sampler.h>
 
+#include <list>
 #include <memory>
+#include <numeric>
 
-/// Short ways to write what samplers give down.
+/// Short ways to write down what samplers and loaders give.
 namespace collected {
+
+using Lists = std::vector<std::vector<int64_t>>;
+
+/// A dataset whose sample i is i, by position or one after the other.
+inline std::vector<int64_t> up_to(int64_t n) {
+  std::vector<int64_t> numbers(static_cast<size_t>(n));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+inline std::list<int64_t> stream_up_to(int64_t n) {
+  const auto numbers = up_to(n);
+  return {numbers.begin(), numbers.end()};
+}
+
+inline std::vector<int64_t> numbers_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kLong).cpu().contiguous().view(-1);
+  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
+}
+/// The batches of a pass over a loader of tensors.
+template <class Loader>
+Lists batches_of(const Loader& loader) {
+  Lists batches;
+  for (auto& batch : loader) batches.push_back(numbers_of(batch));
+  return batches;
+}
+/// The same without saying where one ends.
+template <class Loader>
+std::vector<int64_t> samples_of(const Loader& loader) {
+  std::vector<int64_t> samples;
+  for (const auto& batch : batches_of(loader)) samples.insert(samples.end(), batch.begin(), batch.end());
+  return samples;
+}
 
 /// All that is left of a source.
 template <class T>

@@ -5,47 +5,29 @@
 #include <accelerate/data/random_sampler.h>
 #include <accelerate/data/tensor_dataset.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <list>
 #include <set>
 #include <thread>
 
+#include "data/collect.h"
+
 namespace {
 
 using accelerate::DataLoader;
 using accelerate::DataLoaderOptions;
 using accelerate::UsageError;
-using LoadedBatches = std::vector<std::vector<int64_t>>;
-
-std::vector<int64_t> up_to(int64_t n) {
-  std::vector<int64_t> numbers(static_cast<size_t>(n));
-  for (int64_t i = 0; i < n; ++i) numbers[static_cast<size_t>(i)] = i;
-  return numbers;
-}
-std::list<int64_t> stream_up_to(int64_t n) {
-  const auto numbers = up_to(n);
-  return {numbers.begin(), numbers.end()};
-}
-
-std::vector<int64_t> loaded_numbers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(torch::kLong).contiguous().view(-1);
-  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
-}
-template <class Loader>
-LoadedBatches loaded(const Loader& loader) {
-  LoadedBatches batches;
-  for (auto& batch : loader) batches.push_back(loaded_numbers(batch));
-  return batches;
-}
-template <class Loader>
-std::vector<int64_t> loaded_flat(const Loader& loader) {
-  std::vector<int64_t> all;
-  for (const auto& batch : loaded(loader)) all.insert(all.end(), batch.begin(), batch.end());
-  return all;
-}
+using collected::batches_of;
+using collected::Lists;
+using collected::numbers_of;
+using collected::samples_of;
+using collected::stream_up_to;
+using collected::up_to;
 
 /// Sample i, later for the first ones, so that workers end in another order than they began in.
 struct SlowFirst {
@@ -82,6 +64,15 @@ struct BreaksOff {
   };
   Iterator begin() const { return {}; }
   std::default_sentinel_t end() const { return {}; }
+};
+/// Batches that end with an error after the first six, more than workers are ahead.
+struct BreakingBatches : accelerate::BatchSampler {
+  accelerate::Source<accelerate::Indices> batches() override {
+    return [i = int64_t{0}]() mutable -> std::optional<accelerate::Indices> {
+      if (i == 6) throw std::runtime_error("the list ends here");
+      return accelerate::Indices{i++};
+    };
+  }
 };
 /// Endless numbers: only early ends end it.
 struct Endless {
@@ -161,11 +152,11 @@ std::string loader_error(const std::function<void()>& call) {
 }  // namespace
 
 TEST(DataLoader, BatchesComeInOrderAndTheLastMayBeShort) {
-  EXPECT_EQ(loaded(DataLoader(up_to(5), {.batch_size = 2})), (LoadedBatches{{0, 1}, {2, 3}, {4}}));
-  EXPECT_EQ(loaded(DataLoader(up_to(5), {.batch_size = 2, .drop_last = true})), (LoadedBatches{{0, 1}, {2, 3}}));
-  EXPECT_EQ(loaded(DataLoader(stream_up_to(5), {.batch_size = 2, .drop_last = true})), (LoadedBatches{{0, 1}, {2, 3}}));
-  EXPECT_EQ(loaded(DataLoader(up_to(2))), (LoadedBatches{{0}, {1}}));
-  EXPECT_EQ(loaded(DataLoader(up_to(0), {.batch_size = 2})), LoadedBatches{});
+  EXPECT_EQ(batches_of(DataLoader(up_to(5), {.batch_size = 2})), (Lists{{0, 1}, {2, 3}, {4}}));
+  EXPECT_EQ(batches_of(DataLoader(up_to(5), {.batch_size = 2, .drop_last = true})), (Lists{{0, 1}, {2, 3}}));
+  EXPECT_EQ(batches_of(DataLoader(stream_up_to(5), {.batch_size = 2, .drop_last = true})), (Lists{{0, 1}, {2, 3}}));
+  EXPECT_EQ(batches_of(DataLoader(up_to(2))), (Lists{{0}, {1}}));
+  EXPECT_EQ(batches_of(DataLoader(up_to(0), {.batch_size = 2})), Lists{});
 }
 
 TEST(DataLoader, WithoutBatchSizeSamplesComeAsTheyAre) {
@@ -206,11 +197,11 @@ TEST(DataLoader, OwnCollationDecidesTheType) {
 
 TEST(DataLoader, OwnSamplersDecideTheOrder) {
   const auto sampler = std::make_shared<accelerate::SubsetRandomSampler>(accelerate::Indices{3});
-  EXPECT_EQ(loaded(DataLoader(up_to(5), {.sampler = sampler})), (LoadedBatches{{3}}));
+  EXPECT_EQ(batches_of(DataLoader(up_to(5), {.sampler = sampler})), (Lists{{3}}));
   const auto batches = std::make_shared<accelerate::SamplerBatches>(std::make_shared<accelerate::SequentialSampler>(3),
                                                                     accelerate::BatchOptions{.batch_size = 2});
   const DataLoader loader(up_to(9), {.batch_sampler = batches});
-  EXPECT_EQ(loaded(loader), (LoadedBatches{{0, 1}, {2}}));
+  EXPECT_EQ(batches_of(loader), (Lists{{0, 1}, {2}}));
   EXPECT_EQ(loader.batch_size(), std::nullopt);
   EXPECT_EQ(loader.total_batch_size(), 2);
 }
@@ -218,19 +209,19 @@ TEST(DataLoader, OwnSamplersDecideTheOrder) {
 TEST(DataLoader, ShufflingDrawsWhatTorchDraws) {
   torch::manual_seed(1);
   const DataLoader loader(up_to(11), {.batch_size = 2, .shuffle = true});
-  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{5, 1, 3, 4, 0, 2, 9, 10, 7, 6, 8}));
-  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{6, 2, 8, 9, 5, 0, 3, 4, 7, 10, 1}));
-  EXPECT_EQ(loaded_flat(loader), (std::vector<int64_t>{2, 9, 0, 10, 6, 3, 1, 4, 8, 7, 5}));
+  EXPECT_EQ(samples_of(loader), (std::vector<int64_t>{5, 1, 3, 4, 0, 2, 9, 10, 7, 6, 8}));
+  EXPECT_EQ(samples_of(loader), (std::vector<int64_t>{6, 2, 8, 9, 5, 0, 3, 4, 7, 10, 1}));
+  EXPECT_EQ(samples_of(loader), (std::vector<int64_t>{2, 9, 0, 10, 6, 3, 1, 4, 8, 7, 5}));
   EXPECT_TRUE(torch::rand(2).allclose(torch::tensor({0.6826140880584717, 0.30514949560165405}, torch::kFloat)));
 }
 
 TEST(DataLoader, WorkersAndTheirNumberDoNotChangeTheOrderOrTheDraws) {
-  std::vector<LoadedBatches> seen;
+  std::vector<Lists> seen;
   std::vector<at::Tensor> after;
   for (const int workers : {0, 1, 3}) {
     torch::manual_seed(4);
     const DataLoader loader(up_to(50), {.batch_size = 4, .shuffle = true, .num_workers = workers});
-    seen.push_back(loaded(loader));
+    seen.push_back(batches_of(loader));
     after.push_back(torch::rand(2));
   }
   EXPECT_EQ(seen[0], seen[1]);
@@ -239,8 +230,8 @@ TEST(DataLoader, WorkersAndTheirNumberDoNotChangeTheOrderOrTheDraws) {
 }
 
 TEST(DataLoader, WorkersThatEndOutOfOrderDeliverInOrder) {
-  EXPECT_EQ(loaded_flat(DataLoader(SlowFirst{}, {.num_workers = 3})), up_to(12));
-  EXPECT_EQ(loaded_flat(DataLoader(stream_up_to(41), {.batch_size = 3, .num_workers = 3})), up_to(41));
+  EXPECT_EQ(samples_of(DataLoader(SlowFirst{}, {.num_workers = 3})), up_to(12));
+  EXPECT_EQ(samples_of(DataLoader(stream_up_to(41), {.batch_size = 3, .num_workers = 3})), up_to(41));
 }
 
 TEST(DataLoader, OptionsThatContradictEachOtherAreErrors) {
@@ -271,12 +262,12 @@ TEST(DataLoader, OptionsThatContradictEachOtherAreErrors) {
 TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
   for (const int workers : {0, 2}) {
     const DataLoaderOptions options{.batch_size = 4, .num_workers = workers};
-    EXPECT_EQ(loader_error([&] { loaded(DataLoader(FailsAt<UsageError>{}, options)); }),
+    EXPECT_EQ(loader_error([&] { batches_of(DataLoader(FailsAt<UsageError>{}, options)); }),
               "it is broken (while reading sample 17)");
-    EXPECT_THROW(loaded(DataLoader(FailsAt<UsageError>{}, options)), UsageError);
-    EXPECT_THROW(loaded(DataLoader(FailsAt<accelerate::CheckpointError>{}, options)), accelerate::CheckpointError);
+    EXPECT_THROW(batches_of(DataLoader(FailsAt<UsageError>{}, options)), UsageError);
+    EXPECT_THROW(batches_of(DataLoader(FailsAt<accelerate::CheckpointError>{}, options)), accelerate::CheckpointError);
     try {
-      loaded(DataLoader(FailsAt<std::out_of_range>{}, options));
+      batches_of(DataLoader(FailsAt<std::out_of_range>{}, options));
       ADD_FAILURE() << "nothing was thrown";
     } catch (const accelerate::Error& error) {
       EXPECT_STREQ(error.what(), "it is broken (while reading sample 17)");
@@ -288,7 +279,7 @@ TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
               }).find("boom (while collating samples 0, 1, 2, 3)"),
               std::string::npos);
     EXPECT_NE(
-        loader_error([&] { loaded(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
+        loader_error([&] { batches_of(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
         std::string::npos);
   }
 }
@@ -319,7 +310,7 @@ TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
       }
       EXPECT_EQ(dataset.readers->load(), 0) << "somebody reads on after the loop";
     }
-    EXPECT_EQ(loaded_flat(loader), up_to(10));
+    EXPECT_EQ(samples_of(loader), up_to(10));
   }
   for (auto& batch : DataLoader(Endless{}, {.batch_size = 2, .num_workers = 2})) {
     if (batch[0].item<int64_t>() == 20) break;
@@ -339,13 +330,13 @@ TEST(DataLoader, WorkersReadAheadNoFurtherThanTheyMay) {
 TEST(DataLoader, AWorkerThatIsLateIsAnErrorThatNamesItsBatch) {
   const Gated dataset;
   const DataLoader loader(dataset, {.num_workers = 2, .timeout = 0.05});
-  const auto error = loader_error([&] { loaded(loader); });
+  const auto error = loader_error([&] { batches_of(loader); });
   EXPECT_NE(error.find("batch 3"), std::string::npos) << error;
   EXPECT_NE(error.find("(sample 3)"), std::string::npos) << error;
   EXPECT_NE(error.find("timeout=0.05"), std::string::npos) << error;
   dataset.gate->let_go();
   while (dataset.readers->load() != 0) std::this_thread::yield();
-  EXPECT_EQ(loaded_flat(loader), up_to(10)) << "the next pass has new workers";
+  EXPECT_EQ(samples_of(loader), up_to(10)) << "the next pass has new workers";
 }
 
 TEST(DataLoader, PersistentWorkersAreTheSameThreadsInEveryPass) {
@@ -390,20 +381,70 @@ TEST(DataLoader, PassesOverOneLoaderMayBeNested) {
   }
 }
 
+TEST(DataLoader, ThreadsMayEachMakePassesOverOneLoader) {
+  for (const int workers : {0, 2}) {
+    const DataLoader loader(up_to(50), {.batch_size = 4, .shuffle = true, .num_workers = workers});
+    std::vector<std::thread> threads;
+    std::atomic<int> complete = 0;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        auto samples = samples_of(loader);
+        std::sort(samples.begin(), samples.end());
+        if (samples == up_to(50)) ++complete;
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(complete, 3);
+    EXPECT_EQ(loader.iteration(), 3);
+  }
+}
+
+TEST(DataLoader, ASamplerThatFailsEndsThePass) {
+  for (const int workers : {0, 2}) {
+    const DataLoader loader(up_to(9), {.batch_sampler = std::make_shared<BreakingBatches>(), .num_workers = workers});
+    auto pass = loader.begin();
+    EXPECT_THROW(
+        {
+          while (pass != loader.end()) ++pass;
+        },
+        std::runtime_error);
+    ++pass;
+    EXPECT_TRUE(pass == loader.end());
+  }
+}
+
+TEST(DataLoader, WorkersThatTheSystemDoesNotGiveAreAnError) {
+  pthread_attr_t usual, huge;
+  pthread_getattr_default_np(&usual);
+  pthread_attr_init(&huge);
+  pthread_attr_setstacksize(&huge, size_t{1} << 46);  // more than there is address space
+  const DataLoader loader(up_to(4), {.num_workers = 2});
+  pthread_setattr_default_np(&huge);
+  try {
+    batches_of(loader);
+    ADD_FAILURE() << "no error";
+  } catch (const accelerate::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("num_workers=2"), std::string::npos) << error.what();
+  }
+  pthread_setattr_default_np(&usual);
+  pthread_attr_destroy(&huge);
+  EXPECT_EQ(samples_of(loader), up_to(4));
+}
+
 TEST(DataLoader, AGeneratorOfASampleDependsOnSeedEpochAndIndexAlone) {
   torch::manual_seed(3);
   const DataLoader alone(Noisy{}, {.batch_size = 2});
-  const auto first = loaded_flat(alone), second = loaded_flat(alone);
+  const auto first = samples_of(alone), second = samples_of(alone);
   EXPECT_NE(first, second);
   EXPECT_EQ(std::set<int64_t>(first.begin(), first.end()).size(), 6u);
 
   torch::manual_seed(3);
   torch::rand(100);
   const DataLoader helped(Noisy{}, {.batch_size = 3, .num_workers = 2});
-  EXPECT_EQ(loaded_flat(helped), first);
-  EXPECT_EQ(loaded_flat(helped), second);
+  EXPECT_EQ(samples_of(helped), first);
+  EXPECT_EQ(samples_of(helped), second);
   torch::manual_seed(4);
-  EXPECT_NE(loaded_flat(DataLoader(Noisy{}, {.batch_size = 3})), first);
+  EXPECT_NE(samples_of(DataLoader(Noisy{}, {.batch_size = 3})), first);
 }
 
 TEST(DataLoader, ABatchIsTheLoopsToChangeAndToKeep) {
@@ -412,14 +453,14 @@ TEST(DataLoader, ABatchIsTheLoopsToChangeAndToKeep) {
     batch += 100;
     kept.push_back(std::move(batch));
   }
-  EXPECT_EQ(loaded_numbers(torch::cat(kept)), (std::vector<int64_t>{100, 101, 102, 103, 104, 105}));
+  EXPECT_EQ(numbers_of(torch::cat(kept)), (std::vector<int64_t>{100, 101, 102, 103, 104, 105}));
 }
 
 TEST(DataLoader, CopiesAreTheSameLoader) {
   torch::manual_seed(0);
   DataLoader loader(up_to(4), {.batch_size = 2, .persistent_workers = false});
   DataLoader copy = loader;
-  loaded(loader);
+  batches_of(loader);
   EXPECT_EQ(copy.iteration(), 1);
   copy.set_epoch(7);
   EXPECT_EQ(loader.iteration(), 7);
@@ -427,10 +468,9 @@ TEST(DataLoader, CopiesAreTheSameLoader) {
 
 TEST(DataLoader, SkippingLeavesOutTheFirstBatchesAndReadsNoneOfThem) {
   const Gated dataset;  // sample 3 would wait for ever
-  EXPECT_EQ(loaded_flat(accelerate::skip_first_batches(DataLoader(dataset), 4)), (std::vector<int64_t>{4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(samples_of(accelerate::skip_first_batches(DataLoader(dataset), 4)), (std::vector<int64_t>{4, 5, 6, 7, 8, 9}));
   EXPECT_EQ(accelerate::skip_first_batches(DataLoader(up_to(5), {.batch_size = 2}), 1).size(), 2);
-  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)),
-            (LoadedBatches{{2, 3}, {4}}));
-  EXPECT_EQ(loaded(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 9)), LoadedBatches{});
+  EXPECT_EQ(batches_of(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 1)), (Lists{{2, 3}, {4}}));
+  EXPECT_EQ(batches_of(accelerate::skip_first_batches(DataLoader(stream_up_to(5), {.batch_size = 2}), 9)), Lists{});
   EXPECT_THROW(accelerate::skip_first_batches(DataLoader(up_to(5)), -1), UsageError);
 }

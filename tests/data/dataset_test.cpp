@@ -7,9 +7,13 @@
 
 #include <list>
 
+#include "data/collect.h"
+
 namespace {
 
 using accelerate::Indices;
+using collected::batches_of;
+using collected::Lists;
 
 struct SquaresOfDataset {
   std::optional<size_t> size() const { return 5; }
@@ -44,17 +48,6 @@ static_assert(accelerate::MapDataset<SquaresOfDataset> && accelerate::MapDataset
 static_assert(accelerate::MapDataset<std::vector<at::Tensor>>);
 static_assert(accelerate::IterableDataset<std::list<at::Tensor>> && accelerate::IterableDataset<const CountdownStream>);
 static_assert(!accelerate::MapDataset<int> && !accelerate::IterableDataset<int>);
-
-template <class Loader>
-std::vector<std::vector<int64_t>> dataset_numbers_of(const Loader& loader) {
-  std::vector<std::vector<int64_t>> batches;
-  for (auto& batch : loader) {
-    const at::Tensor flat = batch.to(torch::kLong).contiguous().view(-1);
-    batches.emplace_back(flat.template data_ptr<int64_t>(), flat.template data_ptr<int64_t>() + flat.numel());
-  }
-  return batches;
-}
-using DatasetBatches = std::vector<std::vector<int64_t>>;
 
 }  // namespace
 
@@ -101,6 +94,17 @@ TEST(TensorDataset, RowsOfEveryKindOfTensorComeAsIndexSelectGivesThem) {
   }
 }
 
+TEST(TensorDataset, GradientsOfRowsReachTheTensorAlsoWhenTheBatchIsGone) {
+  auto weights = torch::zeros({10, 4}, torch::requires_grad());
+  const auto dataset = accelerate::make_tensor_dataset(weights, torch::arange(10));
+  at::Tensor loss = torch::zeros({});
+  for (auto& [rows, positions] : accelerate::DataLoader(dataset, {.batch_size = 3, .shuffle = true})) {
+    loss = loss + (rows * positions.unsqueeze(1)).sum();
+  }
+  loss.backward();
+  EXPECT_TRUE(weights.grad().equal(torch::arange(10, torch::kFloat).unsqueeze(1).expand({10, 4})));
+}
+
 TEST(TensorDataset, TensorsOfOtherLengthsAndRowsThatAreNotThereAreErrors) {
   EXPECT_THROW(accelerate::TensorDataset(torch::zeros({3}), torch::zeros({4})), accelerate::UsageError);
   EXPECT_THROW(accelerate::TensorDataset(torch::zeros({}), torch::zeros({})), accelerate::UsageError);
@@ -123,15 +127,13 @@ TEST(TensorDataset, AnyNumberOfTensorsMakeTuples) {
 }
 
 TEST(Dataset, EveryWayToGiveSamplesIsRead) {
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})),
-            (DatasetBatches{{0, 1, 4}, {9, 16}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::make_shared<SquaresOfDataset>(), {.batch_size = 4})),
-            (DatasetBatches{{0, 1, 4, 9}, {16}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(SpanDataset{}, {.batch_size = 2})), (DatasetBatches{{0, 10}, {20, 30}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})),
-            (DatasetBatches{{7, 8}, {9}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(CountdownStream{}, {.batch_size = 2})), (DatasetBatches{{3, 2}, {1}}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(std::list<int>{4, 5}, {.batch_size = 2})), (DatasetBatches{{4, 5}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(SquaresOfDataset{}, {.batch_size = 3})), (Lists{{0, 1, 4}, {9, 16}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(std::make_shared<SquaresOfDataset>(), {.batch_size = 4})),
+            (Lists{{0, 1, 4, 9}, {16}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(SpanDataset{}, {.batch_size = 2})), (Lists{{0, 10}, {20, 30}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(std::vector<int64_t>{7, 8, 9}, {.batch_size = 2})), (Lists{{7, 8}, {9}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(CountdownStream{}, {.batch_size = 2})), (Lists{{3, 2}, {1}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(std::list<int>{4, 5}, {.batch_size = 2})), (Lists{{4, 5}}));
 }
 
 TEST(Dataset, OneThatIsAbsentIsAnError) {
@@ -147,8 +149,8 @@ TEST(TorchDataset, ExamplesBecomeOurs) {
     sizes.push_back(data.size(0));
   }
   EXPECT_EQ(sizes, (std::vector<int64_t>{4, 2}));
-  EXPECT_EQ(dataset_numbers_of(accelerate::DataLoader(accelerate::torch_dataset(TorchTensors()), {.batch_size = 2})),
-            (DatasetBatches{{0, 0, 1, 1}, {2, 2}}));
+  EXPECT_EQ(batches_of(accelerate::DataLoader(accelerate::torch_dataset(TorchTensors()), {.batch_size = 2})),
+            (Lists{{0, 0, 1, 1}, {2, 2}}));
 }
 
 TEST(TorchDataset, TransformedOnesAreReadWhetherTheyStackOrNot) {

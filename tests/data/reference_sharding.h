@@ -72,8 +72,8 @@ inline List shard_stream(const List& samples, Sharing s) {
 }
 
 /// Dispatched batches: those of as many as are read for a step are joined, and every process gets an equal part of the rows.
-/// Where the last rows cannot be divided, as many of the first step's follow as there are processes, and the parts are one
-/// longer: the last ones may find nothing left.
+/// Where the last rows cannot be divided the parts are one longer, and as many of the first step's follow as there are processes,
+/// again and again where those are too few.
 struct Dispatched {
   Lists batches;
   size_t rows_of_last_step = 0;
@@ -89,7 +89,8 @@ inline Dispatched dispatch(const Lists& read, const Sharing& s) {
   Dispatched result{.batches = {}, .rows_of_last_step = steps.back().size()};
   const List first(steps[0].begin(), steps[0].begin() + static_cast<ptrdiff_t>(std::min(s.processes, steps[0].size())));
   const bool uneven = steps.back().size() % s.processes != 0;
-  if (uneven) steps.back().insert(steps.back().end(), first.begin(), first.end());
+  const size_t needed = (result.rows_of_last_step / s.processes + 1) * s.processes;
+  while (uneven && steps.back().size() < needed) steps.back().insert(steps.back().end(), first.begin(), first.end());
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool longer = uneven && i + 1 == steps.size();
     const size_t rows = longer ? result.rows_of_last_step / s.processes + 1 : steps[i].size() / s.processes;

@@ -218,6 +218,17 @@ TEST(Sampler, RunsAreThePassInPieces) {
   }
 }
 
+/// An order of a user's own, with a size.
+class FromTheUser : public accelerate::Sampler {
+ public:
+  accelerate::Source<int64_t> indices() override {
+    return [order = Indices{2, 0, 1}, i = size_t{0}]() mutable -> std::optional<int64_t> {
+      return i < order.size() ? std::optional(order[i++]) : std::nullopt;
+    };
+  }
+  std::optional<int64_t> size() const override { return 3; }
+};
+
 TEST(SamplerBatches, TheLastOneIsShortOrLeftOut) {
   SamplerBatches kept(std::make_shared<SequentialSampler>(7), {.batch_size = 3});
   EXPECT_EQ(pass_of(kept), (Batches{{0, 1, 2}, {3, 4, 5}, {6}}));
@@ -230,6 +241,18 @@ TEST(SamplerBatches, TheLastOneIsShortOrLeftOut) {
   EXPECT_EQ(even.size(), 2);
   EXPECT_EQ(even.batch_size(), 3);
   EXPECT_EQ(even.total_batch_size(), 3);
+}
+
+TEST(SamplerBatches, ABatchMayBeAnnouncedLongerThanAnyMemory) {
+  for (const int64_t length : {int64_t{1} << 60, std::numeric_limits<int64_t>::max()}) {
+    SamplerBatches in_order(std::make_shared<SequentialSampler>(7), {.batch_size = length});
+    EXPECT_EQ(pass_of(in_order), (Batches{{0, 1, 2, 3, 4, 5, 6}}));
+    EXPECT_EQ(in_order.size(), 1);
+    SamplerBatches shuffled(std::make_shared<RandomSampler>(7), {.batch_size = length});
+    EXPECT_TRUE(is_permutation_of_range(shuffled.batches()().value(), 7));
+    SamplerBatches own(std::make_shared<FromTheUser>(), {.batch_size = length});
+    EXPECT_EQ(pass_of(own), (Batches{{2, 0, 1}}));
+  }
 }
 
 TEST(SamplerBatches, WhatCannotBeBatchedIsRefused) {

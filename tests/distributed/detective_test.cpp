@@ -85,6 +85,16 @@ TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
       << story;
 }
 
+TEST(HangStory, APlaceThatIsNotKnownIsLeftOut) {
+  auto nowhere = call_of(1, "backward", 80, 0);
+  nowhere.line = 0;
+  const std::string story =
+      tell_story({report_of(Presence::running, {nowhere}), report_of(Presence::running, {call_of(1, "gather", 80, 0)})});
+  EXPECT_TRUE(
+      story.starts_with("Call 1 is not the same on all processes: backward on process 0, gather at train.cpp:10 on process 1. "))
+      << story;
+}
+
 TEST(Logbook, IsReadWhileItsProcessIsStoppedAndAfterItsDeath) {
   Logbook mine;
   const pid_t child = ::fork();

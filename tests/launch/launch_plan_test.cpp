@@ -2,9 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include <accelerate/core/error.h>
@@ -12,7 +9,6 @@
 namespace accelerate {
 namespace {
 
-using Json = nlohmann::json;
 using Variables = std::map<std::string, std::string>;
 
 constexpr int kFreePort = 41234;
@@ -309,86 +305,6 @@ TEST(LaunchPlan, TheGracePeriodMayBeAFractionOfASecond) {
 }
 
 TEST(LaunchPlan, GivesWorkersThirtySecondsToStop) { EXPECT_EQ(plan({}).grace_period, std::chrono::seconds(30)); }
-
-// --- What real launches of Python Accelerate gave their workers. --------------------------------------------------------
-
-// The options that a recorded launch amounts to, or nothing when it used a flag that is not understood yet.
-std::optional<LaunchOptions> options_of(const Json& run) {
-  LaunchOptions options = {.command = {"probe"}};
-  const std::vector<std::string> flags = run.at("flags");
-  // Flags that repeat a default of ours: several processes on GPUs, no compiler, one machine.
-  const std::set<std::string> defaults = {"--multi_gpu", "--dynamo_backend no", "--num_machines 1"};
-  for (size_t i = 0; i < flags.size(); ++i) {
-    std::string flag = flags[i];
-    const std::string value = i + 1 < flags.size() && !flags[i + 1].starts_with("--") ? flags[++i] : "";
-    if (defaults.contains(value.empty() ? flag : flag + " " + value)) continue;
-    if (flag == "--cpu")
-      options.cpu = true;
-    else if (flag == "--num_processes")
-      options.num_processes = std::stoi(value);
-    else if (flag == "--main_process_port")
-      options.main_process_port = value == "PORT" ? 5000 : std::stoi(value);
-    else if (flag == "--num_cpu_threads_per_process")
-      options.num_cpu_threads_per_process = std::stoi(value);
-    else if (flag == "--mixed_precision")
-      options.mixed_precision = value;
-    else if (flag == "--tee")
-      options.tee = value;
-    else if (flag == "--role")
-      options.role = value;
-    else if (flag == "--log_dir")
-      options.log_dir = value;
-    else if (flag == "--max_restarts")
-      options.max_restarts = std::stoi(value);
-    else
-      return std::nullopt;
-  }
-  for (const std::string argument : run.at("args")) options.command.push_back(argument);
-  return options;
-}
-
-Variables expected_variables(const Json& worker, const std::string& port) {
-  Variables expected = worker.at("env");
-  expected.erase("TORCHELASTIC_ERROR_FILE");  // a file that nothing of ours writes
-  if (expected.contains("MASTER_PORT")) expected["MASTER_PORT"] = port;
-  // Listed difference: this launcher hosts no store.
-  if (expected.contains("TORCHELASTIC_USE_AGENT_STORE")) expected["TORCHELASTIC_USE_AGENT_STORE"] = "False";
-  return expected;
-}
-
-TEST(LaunchPlanGolden, WorkersGetTheEnvironmentThatPythonGivesThem) {
-  const char* folder = std::getenv("ACCELERATE_GOLDEN_DIR");
-  std::ifstream file(std::string(folder != nullptr ? folder : ACCELERATE_TEST_GOLDEN) + "/launch_workers.json");
-  const Json golden = Json::parse(file);
-  int held = 0;
-  for (const Json& run : golden.at("runs")) {
-    const std::string name = run.at("name");
-    const auto options = options_of(run);
-    // A script that does not exist has no workers to compare; its exit code is Supervisor's business.
-    if (!options || run.at("workers").empty()) {
-      std::cout << "launch_workers: " << (options ? "has no workers: " : "needs flags of later versions: ") << name << "\n";
-      continue;
-    }
-    SCOPED_TRACE(name);
-    const LaunchPlan result = plan_launch(*options, table(), machine(2));
-    const std::string port = options->main_process_port == 5000 ? "5000" : std::to_string(kFreePort);
-    const size_t processes = result.workers.size();
-    ASSERT_EQ(run.at("workers").size() % processes, 0u);
-    for (size_t i = 0; i < run.at("workers").size(); ++i) {
-      const Json& worker = run.at("workers").at(i);
-      WorkerPlan planned = result.workers[i % processes];
-      const std::string attempt = std::to_string(i / processes);
-      EXPECT_EQ(worker.at("attempt_rank"), attempt + "_" + std::to_string(planned.rank));
-      // What the supervisor changes from attempt to attempt.
-      if (planned.variables.contains("TORCHELASTIC_RESTART_COUNT")) planned.variables["TORCHELASTIC_RESTART_COUNT"] = attempt;
-      EXPECT_EQ(planned.variables, expected_variables(worker, port));
-      EXPECT_EQ(Json(std::vector<std::string>(planned.argv.begin() + 1, planned.argv.end())), worker.at("argv"));
-    }
-    ++held;
-  }
-  std::cout << "launch_workers: " << held << " of " << golden.at("runs").size() << " runs compared\n";
-  EXPECT_GT(held, 0);
-}
 
 }  // namespace
 }  // namespace accelerate

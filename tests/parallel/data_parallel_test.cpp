@@ -86,6 +86,28 @@ TEST_F(TogetherDataParallel, BuffersAreThoseOfTheMainProcessAtEveryForwardPass) 
   }
 }
 
+/// A buffer whose elements are one in memory.
+struct ExpandedImpl : torch::nn::Module {
+  explicit ExpandedImpl(double value) {
+    linear = register_module("linear", torch::nn::Linear(4, 2));
+    scale = register_buffer("scale", torch::full({1, 2}, value).expand({3, 2}));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return linear(x) * scale; }
+  torch::nn::Linear linear{nullptr};
+  torch::Tensor scale;
+};
+TORCH_MODULE(Expanded);
+
+TEST_F(TogetherDataParallel, ExpandedBuffersAreSentToo) {
+  Expanded net(1.0 + rank());
+  auto model = prepared(net);
+  EXPECT_TRUE(torch::equal(net->scale, torch::ones({3, 2}))) << net->scale;
+  torch::NoGradGuard no_grad;
+  net->scale.select(0, 0).fill_(5.0 + rank());
+  model(rows());
+  EXPECT_TRUE(torch::equal(net->scale, torch::full({3, 2}, 5.0))) << net->scale;
+}
+
 TEST_F(TogetherDataParallel, BuffersAreSentAtTheStartUnlessTheyAreNever) {
   for (const bool sent : {true, false}) {
     Normalised net;
@@ -266,5 +288,6 @@ TEST(DdpOptions, ValuesThatMeanNothingAreErrors) {
   EXPECT_NO_THROW(accelerate::detail::check_ddp_options(accelerate::DdpOptions{}));
   EXPECT_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = 0}), accelerate::UsageError);
   EXPECT_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = -3}), accelerate::UsageError);
-  EXPECT_THROW(accelerate::detail::check_ddp_options({.comm_hook = static_cast<accelerate::CommHook>(7)}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.comm_hook = static_cast<accelerate::CommHook>(7)}),
+               accelerate::UsageError);
 }

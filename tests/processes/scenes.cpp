@@ -118,6 +118,25 @@ void late_while_loading() {
   say("process " + std::to_string(accelerator.process_index()) + " went on");
 }
 
+/// Its second sample is long in coming.
+struct SlowDataset {
+  bool is_slow;
+  size_t size() const { return 4; }
+  torch::Tensor get(size_t index) const {
+    if (is_slow && index == 1) wait_for_file("warned");
+    return torch::ones({1});
+  }
+};
+
+void late_while_reading(int workers) {
+  auto accelerator = patient();
+  accelerate::DataLoader loader(SlowDataset{accelerator.is_last_process()}, {.batch_size = 1, .num_workers = workers});
+  for (auto& batch : loader) accelerator.gather(batch);
+  say("process " + std::to_string(accelerator.process_index()) + " went on");
+}
+void late_while_reading_data() { late_while_reading(0); }
+void late_while_workers_read_data() { late_while_reading(1); }
+
 void stopped() {
   Accelerator accelerator({.timeout = 3s});
   if (accelerator.is_last_process()) std::raise(SIGSTOP);
@@ -159,16 +178,21 @@ void killed_with_a_child() {
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
 
+void guided_backward(const Accelerator& accelerator, const torch::Tensor& loss) {
+  accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
+}
+void plain_backward(const Accelerator&, const torch::Tensor& loss) { loss.backward(); }
+using Backward = void (*)(const Accelerator&, const torch::Tensor&);
+
 /// Process 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
-void killed_in_backward() {
+void killed_in(Backward backward) {
   auto accelerator = patient();
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
   auto model = accelerator.prepare(net);
   const auto step = [&](bool dies) {
     auto hidden = net->ptr(0)->as<torch::nn::Linear>()->forward(torch::ones({3, 4}));
     if (dies) hidden.register_hook([](const torch::Tensor&) { std::raise(SIGKILL); });
-    auto loss = model(torch::ones({3, 4})).sum() + hidden.sum();
-    accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
+    backward(accelerator, model(torch::ones({3, 4})).sum() + hidden.sum());
   };
   step(false);
   tell(accelerator, [&] { step(accelerator.process_index() == 1); });
@@ -176,16 +200,22 @@ void killed_in_backward() {
   wait_for_file("all have heard");
 }
 
+void killed_in_backward() { killed_in(guided_backward); }
+void killed_in_plain_backward() { killed_in(plain_backward); }
+
 /// The last process is still calculating when the others have nothing left to do but to wait for its gradients.
-void slow_backward() {
+void slow(Backward backward) {
   auto accelerator = patient();
   torch::nn::Linear net(4, 2);
   auto model = accelerator.prepare(net);
   auto output = model(torch::ones({3, 4}));
   if (accelerator.is_last_process()) output.register_hook([](const torch::Tensor&) { wait_for_file("warned"); });
-  accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { output.sum().backward(); });
+  backward(accelerator, output.sum());
   say("process " + std::to_string(accelerator.process_index()) + " went on");
 }
+
+void slow_backward() { slow(guided_backward); }
+void slow_plain_backward() { slow(plain_backward); }
 
 /// A scope that is open lets a late process in, whatever has become of others.
 void late_to_an_open_scope() {
@@ -271,13 +301,17 @@ int run(const std::string& scene) {
                                                             {"steady", steady},
                                                             {"survivors_stay", survivors_stay},
                                                             {"killed_in_backward", killed_in_backward},
+                                                            {"killed_in_plain_backward", killed_in_plain_backward},
                                                             {"slow_backward", slow_backward},
+                                                            {"slow_plain_backward", slow_plain_backward},
                                                             {"killed_with_a_child", killed_with_a_child},
                                                             {"late_to_an_open_scope", late_to_an_open_scope},
                                                             {"copies_itself", copies_itself},
                                                             {"fails_once", fails_once},
                                                             {"disagree_in_debug_mode", disagree_in_debug_mode},
                                                             {"late_while_loading", late_while_loading},
+                                                            {"late_while_reading_data", late_while_reading_data},
+                                                            {"late_while_workers_read_data", late_while_workers_read_data},
                                                             {"killed_in_a_scope", killed_in_a_scope}};
   try {
     kScenes.at(scene)();

@@ -167,6 +167,19 @@ TEST(Scenes, WhoWaitsForGradientsAndWhoStillCalculatesThemIsToldApart) {
   EXPECT_EQ(scene.errors(1), "");
 }
 
+TEST(Scenes, ARankThatWaitsInABackwardPassOfLibTorchsOwnIsToldToo) {
+  Scene scene("slow_plain_backward", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  const auto warned = [&] { return normalised(scene.rank(0).errors()); };
+  wait_until("the warning", [&] { return warned().find("has been waiting") != std::string::npos; });
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  EXPECT_EQ(scene.errors(0),
+            "accelerate: backward (call 4) has been waiting for T s. Process 1 has not come to call 4.\n"
+            "  - Process 0: waiting for T s in backward (call 4)\n"
+            "  - Process 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) goes on, after T s.\n");
+}
+
 TEST(Scenes, NoWarningWhenWarningsAreOff) {
   Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0"}});
   scene.rank(0).signal(0);
@@ -192,6 +205,19 @@ TEST(Scenes, ARankThatReadsACheckpointForLongIsToldApart) {
       << warned();
   std::ofstream(scene.folder() + "/pipe.safetensors") << "";
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
+}
+
+TEST(Scenes, ARankThatWaitsForItsDataIsToldApart) {
+  for (const char* name : {"late_while_reading_data", "late_while_workers_read_data"}) {
+    Scene scene(name, 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+    const auto warned = [&] { return normalised(scene.rank(0).errors()); };
+    wait_until("the warning", [&] { return warned().find("has been waiting") != std::string::npos; });
+    EXPECT_NE(warned().find("Process 1: in DataLoader of (anonymous namespace)::SlowDataset for T s; "), std::string::npos)
+        << name << ": " << warned();
+    scene.leave_file("warned");
+    EXPECT_EQ(scene.output(0), "process 0 went on\n");
+    EXPECT_EQ(scene.output(1), "process 1 went on\n");
+  }
 }
 
 TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
@@ -267,9 +293,12 @@ TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
   }
 }
 
-TEST(Scenes, ARankKilledInABackwardPassIsNamedOnAllOthersWithinFiveSeconds) {
+class KilledInBackward : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
+
+TEST_P(KilledInBackward, IsNamedOnAllOthersWithinFiveSeconds) {
+  const auto [name, place] = GetParam();
   for (const int size : {3, 4}) {
-    Scene scene("killed_in_backward", size);
+    Scene scene(name, size);
     EXPECT_EQ(scene.rank(1).wait().exit_code, 128 + SIGKILL);
     const auto died = std::chrono::steady_clock::now();
     for (int rank = 0; rank < size; ++rank) {
@@ -283,17 +312,21 @@ TEST(Scenes, ARankKilledInABackwardPassIsNamedOnAllOthersWithinFiveSeconds) {
     for (int rank = 0; rank < size; ++rank) {
       if (rank == 1) continue;
       const std::string heard = scene.output(rank), who = "rank " + std::to_string(rank) + " of " + std::to_string(size);
-      EXPECT_EQ(heard.find("process " + std::to_string(rank) + " heard: backward at scenes.cpp:N failed on " + who +
+      EXPECT_EQ(heard.find("process " + std::to_string(rank) + " heard: backward" + place + " failed on " + who +
                            ": Process 1 is dead.\n"),
                 0U)
           << heard;
-      EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since backward at"),
+      EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since backward"),
                 std::string::npos)
           << heard;
       EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Scenes, KilledInBackward,
+                         ::testing::Values(std::tuple("killed_in_backward", " at scenes.cpp:N"),
+                                           std::tuple("killed_in_plain_backward", "")));
 
 TEST(Scenes, ADeadProcessIsNotWaitedForBecauseOfItsChildren) {
   Scene scene("killed_with_a_child", 2);

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -81,6 +82,12 @@ class OnTerminal {
 
   /// The process group that has the terminal.
   pid_t foreground() const { return ::tcgetpgrp(terminal_); }
+
+  /// True when the terminal shows what is typed and gives it line by line, as a shell leaves it.
+  bool takes_lines() const {
+    termios state{};
+    return ::tcgetattr(terminal_, &state) == 0 && (state.c_lflag & ICANON) && (state.c_lflag & ECHO) && (state.c_lflag & ISIG);
+  }
 
   /// Everything that was written until now.
   const std::string& read() {

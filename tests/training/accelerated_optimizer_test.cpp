@@ -126,6 +126,25 @@ TEST(AcceleratedOptimizer, StateGoesToTheDeviceOfItsParameter) {
   EXPECT_TRUE(device_of_sum().is_meta());
 }
 
+TEST(AcceleratedOptimizer, TheHistoryOfLbfgsGoesToTheDeviceOfItsParameter) {
+  auto weight = torch::full({2}, 3.0, torch::requires_grad());
+  torch::optim::LBFGS lbfgs({weight}, torch::optim::LBFGSOptions(0.1).max_iter(5));
+  lbfgs.step([&] {
+    lbfgs.zero_grad();
+    auto loss = weight.pow(4).sum();
+    loss.backward();
+    return loss;
+  });
+  auto& state = static_cast<torch::optim::LBFGSParamState&>(*lbfgs.state().at(weight.unsafeGetTensorImpl()));
+  ASSERT_FALSE(state.old_dirs().empty());
+  weight.unsafeGetTensorImpl()->shallow_copy_from(torch::ones({2}, torch::kMeta).getIntrusivePtr());
+  AcceleratedOptimizer placed(lbfgs, std::make_shared<GradientState>());
+  std::vector<torch::Tensor> history = {state.d(), state.H_diag(), state.prev_flat_grad()};
+  for (const auto* list : {&state.old_dirs(), &state.old_stps(), &state.ro()})
+    history.insert(history.end(), list->begin(), list->end());
+  for (const auto& tensor : history) EXPECT_TRUE(tensor.is_meta());
+}
+
 /// A step of a loss whose gradient is `gradient`, through backward as in training.
 void scaled_backward(GradScaler& scaler, const torch::Tensor& weight, double gradient) {
   scaler.scale((weight * gradient).sum()).backward();
@@ -180,6 +199,30 @@ TEST(AcceleratedOptimizer, GradientsAccumulatedOverSeveralBatchesAreUnscaledOnce
   EXPECT_EQ(scaler->get_scale(), 4096);
 }
 
+TEST(AcceleratedOptimizer, GradientsThatAreThrownAwayAfterUnscalingLeaveNothingBehind) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 1024});
+  auto sgd = std::make_shared<SGD>(std::vector<torch::Tensor>{weight}, 0.5);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>(), scaler);
+  // A loop that clips, finds the norm too large, and goes on to the next batch.
+  scaled_backward(*scaler, weight, 100);
+  scaler->unscale_(*sgd);
+  optimizer.zero_grad();
+  EXPECT_FALSE(scaler->is_unscaled(*sgd));
+  scaled_backward(*scaler, weight, 1);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::full({2}, 0.5)));
+
+  // Likewise an optimizer that is prepared anew, or another at its address, as after a lack of memory.
+  scaled_backward(*scaler, weight, 1);
+  scaler->unscale_(*sgd);
+  weight.mutable_grad().reset();
+  AcceleratedOptimizer again(sgd, std::make_shared<GradientState>(), scaler);
+  scaled_backward(*scaler, weight, 1);
+  again.step();
+  EXPECT_TRUE(torch::equal(weight, torch::zeros({2})));
+}
+
 TEST(AcceleratedOptimizer, SeveralOptimizersShareAScaler) {
   auto first = torch::ones({2}, torch::requires_grad()), second = torch::ones({2}, torch::requires_grad());
   SGD sgd_first({first}, 0.5), sgd_second({second}, 0.5);
@@ -223,6 +266,42 @@ TEST(AcceleratedOptimizer, AnotherGoesOnFromItsState) {
     optimizer->step();
   }
   EXPECT_TRUE(torch::equal(first, second)) << first << second;
+TEST(AcceleratedOptimizer, TwoThatTakeTurnsWithALossEachAreUnscaledInTheirOwnTurn) {
+  auto first = torch::ones({2}, torch::requires_grad()), second = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD sgd_first({first}, 1.0), sgd_second({second}, 1.0);
+  const auto scaler = std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 8});
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer one(sgd_first, state, scaler), two(sgd_second, state, scaler);
+  for (int turn = 1; turn <= 3; ++turn) {
+    one.zero_grad();
+    // The loss of the first reaches the second's weight as well, from its second turn on.
+    scaler->scale(turn == 1 ? first.sum() : (first + 100 * second).sum()).backward();
+    scaler->unscale_(sgd_first);
+    scaler->unscale_(sgd_second);
+    one.step();
+    if (turn == 2) {
+      second.mutable_grad().reset();  // not by its optimizer
+    } else {
+      two.zero_grad();
+    }
+    scaler->scale(second.sum()).backward();
+    EXPECT_FALSE(scaler->is_unscaled(sgd_second));
+    two.step();
+    EXPECT_EQ(first[0].item<double>(), 1 - turn);
+    EXPECT_EQ(second[0].item<double>(), 1 - turn);
+  }
+}
+
+TEST(AcceleratedOptimizer, GradientsThatAreAddedToUnscaledOnesAreNotUnscaledAgain) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  torch::optim::SGD sgd({weight}, 1.0);
+  GradScaler scaler({.init_scale = 8});
+  scaler.scale(weight.sum()).backward();
+  scaler.unscale_(sgd);
+  EXPECT_TRUE(scaler.is_unscaled(sgd));
+  scaler.scale(weight.sum()).backward();
+  EXPECT_FALSE(scaler.is_unscaled(sgd));
+  EXPECT_THROW(scaler.unscale_(sgd), accelerate::UsageError) << "the sum of both is of two scales";
 }
 
 }  // namespace

@@ -30,6 +30,14 @@ TEST(FindExecutableBatchSize, EverythingThatTellsOfMissingMemoryCounts) {
       [] { TORCH_CHECK(false, "CUDA out of memory. Tried to allocate 2 GiB"); },
       [] { TORCH_CHECK(false, "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear"); },
       [] { throw std::runtime_error("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"); },
+      // As a loader says it: with the sample in the text, and what was thrown within.
+      [] {
+        try {
+          throw std::bad_alloc();
+        } catch (...) {
+          std::throw_with_nested(accelerate::Error("std::bad_alloc (while reading sample 3)"));
+        }
+      },
       // The real one.
       [] { torch::empty({int64_t{1} << 50}); },
   };

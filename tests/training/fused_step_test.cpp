@@ -298,6 +298,22 @@ TEST(FusedStep, GradientsOfAnotherDtypeThanTheirWeightGoAnotherWay) {
   EXPECT_TRUE(torch::equal(ours, theirs));
 }
 
+TEST(FusedStep, GradientsThatAreToBeNegatedWhenReadGoAnotherWay) {
+  FusedPair pair;
+  AdamW adam(pair.ours, 1e-2), plain_adam(pair.theirs, 1e-2);
+  SGD sgd(pair.ours, 1e-2), plain_sgd(pair.theirs, 1e-2);
+  auto fused_adam = fused(adam), fused_sgd = fused(sgd);
+  for (int i = 0; i < 5; ++i) {
+    give_same_gradients(pair.ours, pair.theirs);
+    for (const auto& weight : pair.ours) weight.mutable_grad() = torch::_neg_view(-weight.grad());
+    fused_adam.step();
+    fused_sgd.step();
+    plain_adam.step();
+    plain_sgd.step();
+  }
+  EXPECT_LE(largest_difference(pair.ours, pair.theirs), 1e-6);
+}
+
 TEST(FusedStep, SparseGradientsAreLeftToTheOptimizer) {
   torch::manual_seed(1);
   const auto value = torch::randn({5, 3});

@@ -115,6 +115,13 @@ TEST(Schedulers, AStateThatDoesNotFitChangesNothing) {
   EXPECT_NE(usage_error_of([&] { of_one.load_state_dict(bad); }).find("\"gamma\""), std::string::npos);
   EXPECT_EQ(of_one.state_dict().at("step_size"), accelerate::Value(2));
   EXPECT_NE(usage_error_of([&] { of_one.load_state_dict({{"weight", 1}}); }).find("last_epoch"), std::string::npos);
+  accelerate::MultiStepLR milestones(one, {.milestones = {3, 5}});
+  for (const std::string milestone : {"", "-", "3-4", "five", "99999999999999999999"}) {
+    auto strange = milestones.state_dict();
+    strange["milestones"] = accelerate::StateDict{{milestone, 1}};
+    EXPECT_NE(usage_error_of([&] { milestones.load_state_dict(strange); }).find("\"milestones\""), std::string::npos)
+        << milestone;
+  }
 }
 
 TEST(Schedulers, ComposedStatesAreLoadedAllOrNotAtAll) {

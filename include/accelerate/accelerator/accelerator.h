@@ -1,8 +1,6 @@
 #pragma once
 
-#include <accelerate/accelerator/options.h>
-#include <accelerate/accelerator/preparable.h>
-#include <accelerate/accelerator/process_control.h>
+#include <accelerate/accelerator/preparation.h>
 #include <accelerate/accelerator/registered_object.h>
 #include <accelerate/accelerator/save_state.h>
 #include <accelerate/accelerator/uneven_inputs_scope.h>
@@ -35,89 +33,14 @@ struct BackwardOptions {
 ///     accelerator.backward(torch::mse_loss(model(inputs), targets));
 ///     optimizer.step();
 ///   }
-class Accelerator : public ProcessControl {
+class Accelerator : public Preparation {
  public:
   /// Reads the environment and joins the processes that were launched with this one. See ProcessState for the errors.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
 
-  Precision mixed_precision() const { return *options_.mixed_precision; }
   /// As Python prints its state.
   friend std::string to_string(const Accelerator& accelerator);
-
-  // --- Preparing ---------------------------------------------------------------------------------------------------------
-  /// Everything that takes part in training, made fit for this process, in the order given: a tuple, or the object itself
-  /// when there is one. Preparing what was prepared gives the same again. UsageError for an optimizer none of whose parameters
-  /// is in a prepared model, and for a scheduler whose optimizer was not prepared.
-  template <Preparable T>
-  auto prepare(T&& object, std::source_location where = std::source_location::current()) {
-    return prepare_one(std::forward<T>(object), {}, where);
-  }
-  template <Preparable A, Preparable B>
-  auto prepare(A&& a, B&& b, std::source_location where = std::source_location::current()) {
-    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b));
-  }
-  template <Preparable A, Preparable B, Preparable C>
-  auto prepare(A&& a, B&& b, C&& c, std::source_location where = std::source_location::current()) {
-    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c));
-  }
-  template <Preparable A, Preparable B, Preparable C, Preparable D>
-  auto prepare(A&& a, B&& b, C&& c, D&& d, std::source_location where = std::source_location::current()) {
-    return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c), std::forward<D>(d));
-  }
-  /// Five and more: behind so many C++ has no place for the source line, so errors do not name it.
-  template <Preparable... Objects>
-  requires(sizeof...(Objects) > 4) auto prepare(Objects&&... objects) {
-    return prepare_all({}, {}, std::forward<Objects>(objects)...);
-  }
-  template <Preparable... Objects>
-  auto prepare(const PrepareOptions& options, Objects&&... objects) {
-    return prepare_all(options, {}, std::forward<Objects>(objects)...);
-  }
-
-  /// A module on its device, with the main process's weights, whose gradients are the mean over all processes.
-  template <detail::PreparesModel T>
-  auto prepare_model(const T& model, const PrepareModelOptions& options = {},
-                     std::source_location where = std::source_location::current()) {
-    if constexpr (detail::is_prepared_model<T>::value) {
-      keep_model(model.core());
-      return model;
-    } else if constexpr (detail::ModuleHolder<T>) {
-      return prepare_model(model.ptr(), options, where);
-    } else {
-      return Model<typename T::element_type>(model, model_core(model, options, where));
-    }
-  }
-  AcceleratedOptimizer prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options = {});
-  AcceleratedOptimizer prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                         const PlacementOptions& options = {});
-  AcceleratedOptimizer prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions& options = {});
-  template <class Batch>
-  DataLoader<Batch> prepare_data_loader(const DataLoader<Batch>& loader, const PlacementOptions& options = {}) {
-    return DataLoader<Batch>(prepared_loader(loader, options));
-  }
-  template <detail::PreparesScheduler T>
-  AcceleratedScheduler prepare_scheduler(T& scheduler) {
-    if constexpr (std::same_as<T, AcceleratedScheduler>) {
-      return keep_scheduler(scheduler);
-    } else if constexpr (std::is_void_v<typename detail::pointee<T>::type>) {
-      return keep_scheduler({scheduler, scheduler_rule(optimizer_of(scheduler, prepared_optimizers()))});
-    } else {
-      return keep_scheduler({scheduler, scheduler_rule(scheduler ? optimizer_of(*scheduler, prepared_optimizers()) : nullptr)});
-    }
-  }
-
-  /// The module that was prepared.
-  template <ModuleType M>
-  std::shared_ptr<M> unwrap_model(const Model<M>& model) const {
-    return model.module();
-  }
-  template <detail::ModuleHolder Holder>
-  auto unwrap_model(const Holder& holder) const {
-    return holder.ptr();
-  }
-  /// Forgets everything that was prepared, and lets the device's caches go. Python's `clear` is the same.
-  void free_memory();
 
   // --- Taking a step -----------------------------------------------------------------------------------------------------
   /// Gradients of the loss, divided by gradient_accumulation_steps and scaled where fp16 asks for it; the mean over all processes
@@ -150,7 +73,8 @@ class Accelerator : public ProcessControl {
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options, const Model<M>&... models) {
     return join_uneven_inputs(options, std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
   }
-  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first.
+  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first,
+  /// with all others of their optimizers: UsageError when a backward pass has followed that and no step has.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
   /// Divides gradients by the factor of the loss, of all optimizers or of one. Nothing unless losses are scaled.
@@ -206,71 +130,24 @@ class Accelerator : public ProcessControl {
                        std::source_location where = std::source_location::current()) const {
     return accelerate::gather_for_metrics(state(), gradient_state(), std::move(data), options, where);
   }
-  template <class First, class Second, class... Rest>
-  requires(!std::same_as<Second, GatherForMetricsOptions>) auto gather_for_metrics(const First& first, const Second& second,
-                                                                                   const Rest&... rest) const {
-    return std::tuple<First, Second, Rest...>(gather_for_metrics(first), gather_for_metrics(second), gather_for_metrics(rest)...);
-  }
+  template <class A, class B>
+  requires(!std::same_as<B, GatherForMetricsOptions>) std::tuple<A, B> gather_for_metrics(
+      const A& a, const B& b, std::source_location where = std::source_location::current())
+  const { return gather_each(where, a, b); }
+  /// Three and more: behind so many C++ has no place for the source line, so errors do not name it.
+  template <class A, class B, class C, class... Rest>
+  requires(!std::same_as<B, GatherForMetricsOptions> &&
+           !std::same_as<C, std::source_location>) std::tuple<A, B, C, Rest...> gather_for_metrics(const A& a, const B& b,
+                                                                                                   const C& c,
+                                                                                                   const Rest&... rest)
+  const { return gather_each({}, a, b, c, rest...); }
 
  private:
-  template <class T>
-  static constexpr int phase_of() {
-    using Object = std::remove_cvref_t<T>;
-    return detail::PreparesScheduler<Object> ? 2 : detail::PreparesOptimizer<Object> ? 1 : 0;
+  template <class... Values>
+  std::tuple<Values...> gather_each(std::source_location where, const Values&... values) const {
+    return {gather_for_metrics(values, {}, where)...};  // braces: one after the other, in the order given
   }
-  template <Preparable... Objects>
-  auto prepare_all(const PrepareOptions& options, std::source_location where, Objects&&... objects) {
-    check_placements(options, sizeof...(Objects));
-    std::tuple<std::optional<decltype(prepare_one(std::forward<Objects>(objects), {}, where))>...> made;
-    const auto placement = [&](size_t i) {
-      return options.device_placement.empty() ? std::optional<bool>() : std::optional<bool>(options.device_placement[i]);
-    };
-    const auto make = [&]<size_t I, class T>(std::integral_constant<size_t, I>, T&& object, int phase) {
-      if (phase_of<T>() == phase) std::get<I>(made).emplace(prepare_one(std::forward<T>(object), placement(I), where));
-    };
-    // What another needs comes first: optimizers look for their models, schedulers for their optimizers.
-    for (int phase = 0; phase < 3; ++phase) {
-      [&]<size_t... I>(std::index_sequence<I...>) {
-        (make(std::integral_constant<size_t, I>(), std::forward<Objects>(objects), phase), ...);
-      }
-      (std::index_sequence_for<Objects...>());
-    }
-    if constexpr (sizeof...(Objects) == 1) {
-      return std::move(*std::get<0>(made));
-    } else {
-      return std::apply([](auto&... each) { return std::tuple(std::move(*each)...); }, made);
-    }
-  }
-  template <class T>
-  auto prepare_one(T&& object, std::optional<bool> placement, std::source_location where) {
-    using Object = std::remove_cvref_t<T>;
-    if constexpr (detail::PreparesModel<Object>) {
-      return prepare_model(object, {.device_placement = placement}, where);
-    } else if constexpr (detail::PreparesLoader<Object>) {
-      return prepare_data_loader(object, {.device_placement = placement});
-    } else {
-      constexpr bool is_handle = !std::is_void_v<typename detail::pointee<Object>::type> ||
-                                 std::same_as<Object, AcceleratedOptimizer> || std::same_as<Object, AcceleratedScheduler>;
-      static_assert(is_handle || std::is_lvalue_reference_v<T>,
-                    "an optimizer or scheduler must outlive what is prepared from it");
-      if constexpr (detail::PreparesOptimizer<Object>) {
-        return prepare_optimizer(object, {.device_placement = placement});
-      } else {
-        return prepare_scheduler(object);
-      }
-    }
-  }
-  static ProcessState join(AcceleratorOptions& options);
-  static void check_placements(const PrepareOptions& options, size_t objects);
-  std::shared_ptr<detail::ModelCore> model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
-                                                std::source_location where);
-  void keep_model(const std::shared_ptr<detail::ModelCore>& model);
-  detail::LoaderHandle prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options);
-  AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
-  std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
-  SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
-  AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
-  void unscale_for_clipping();
+  void unscale_for_clipping(const std::vector<at::Tensor>& parameters);
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
@@ -279,14 +156,6 @@ class Accelerator : public ProcessControl {
                   std::source_location where) const;
   detail::RunParts run_parts() const;
 
-  AcceleratorOptions options_;
-  std::shared_ptr<GradientState> gradients_;
-  std::shared_ptr<GradScaler> scaler_;
-  // What was prepared, in this order: what unscale_gradients, schedulers and checkpoints go through.
-  std::vector<std::shared_ptr<detail::ModelCore>> models_;
-  std::vector<AcceleratedOptimizer> optimizers_;
-  std::vector<AcceleratedScheduler> schedulers_;
-  std::vector<detail::LoaderHandle> loaders_;
   std::vector<RegisteredObject> registered_;
   std::unique_ptr<detail::RunCheckpoints> checkpoints_;
 };

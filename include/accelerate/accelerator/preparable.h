@@ -6,12 +6,16 @@
 #include <accelerate/training/accelerated_scheduler.h>
 #include <accelerate/training/lr_scheduler.h>
 
+#include <source_location>
+
 namespace accelerate {
 
 /// How `prepare` treats the objects it is given.
 struct PrepareOptions {
   /// For each object, whether it is moved to the device. Empty: as the accelerator was told.
   std::vector<bool> device_placement = {};
+  /// Where errors say that it was called.
+  std::source_location where = std::source_location::current();
 };
 
 /// The same for a single object.

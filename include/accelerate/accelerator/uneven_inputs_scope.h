@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <vector>
 
 namespace accelerate {
@@ -12,12 +13,15 @@ namespace accelerate {
 struct JoinUnevenInputsOptions {
   /// What prepared map-style loaders do with their last batches within the scope. Not given: as they were prepared.
   std::optional<bool> even_batches = {};
+  /// Where errors say that the scope began.
+  std::source_location where = std::source_location::current();
 };
 
 /// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in what the others exchange
 /// until theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
 class [[nodiscard]] UnevenInputsScope {
  public:
+  /// UsageError when `gradients` has such a scope already: name all models in one.
   UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients, const std::vector<detail::LoaderHandle>& loaders,
                     std::optional<bool> even_batches);
   UnevenInputsScope(UnevenInputsScope&&) noexcept = default;

@@ -26,6 +26,8 @@ class SamplerBatches : public BatchSampler {
   std::optional<at::Generator> own_generator() override { return sampler_->own_generator(); }
 
   const std::shared_ptr<Sampler>& sampler() const { return sampler_; }
+  /// Takes the order from another one, for the passes that begin from now on. UsageError when there is none.
+  void set_sampler(std::shared_ptr<Sampler> sampler);
 
  private:
   std::shared_ptr<Sampler> sampler_;

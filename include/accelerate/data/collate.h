@@ -96,6 +96,8 @@ void stack(const std::vector<Leaves>& samples, const CollatePlace& place);
 at::Tensor tensor_of(const std::vector<int64_t>& numbers);
 at::Tensor tensor_of(const std::vector<double>& numbers, bool single_precision);
 at::Tensor tensor_of_truths(const std::vector<int64_t>& truths);
+/// UsageError.
+[[noreturn]] void no_samples_to_join();
 /// Throws unless all of `lengths` are equal.
 void expect_equal_lengths(const std::vector<size_t>& lengths, const CollatePlace& place);
 [[noreturn]] void unequal_keys(size_t sample, const CollatePlace& place);
@@ -156,6 +158,7 @@ typename Batched<T>::type collate_maps(std::vector<T>& samples, const CollatePla
 
 template <class T>
 typename Batched<T>::type collate(std::vector<T> samples, const CollatePlace& place) {
+  if (samples.empty()) no_samples_to_join();
   if constexpr (tensors_only<T>()) {
     std::vector<Leaves> leaves;
     leaves.reserve(samples.size());

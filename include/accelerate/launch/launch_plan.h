@@ -31,6 +31,10 @@ struct LaunchOptions {
   std::optional<int> num_cpu_threads_per_process = {};
   /// "no", "fp16", "bf16" or "fp8".
   std::string mixed_precision = "no";
+  /// The GPUs to use, as CUDA_VISIBLE_DEVICES names them, or "all".
+  std::string gpu_ids = "all";
+  /// Each process stays on the CPUs near its GPU, or on its share of them.
+  bool enable_cpu_affinity = false;
   /// Streams of the ranks that are written to files as well: "0" none, "1" stdout, "2" stderr, "3" both, or one of these for
   /// each local rank, as in "0:3,1:0".
   std::string tee = "0";
@@ -44,6 +48,12 @@ struct LaunchOptions {
   int max_restarts = 0;
   /// Seconds that workers may take to stop before they are killed.
   double grace_period = 30;
+  /// The launcher says nothing of its own.
+  bool quiet = false;
+  /// A lone process is told its place too, as torchrun does.
+  bool place_lone_process = false;
+  /// More variables for the processes. They come before those that the launcher would choose itself.
+  std::map<std::string, std::string> variables = {};
   /// The program and its arguments, passed on untouched.
   std::vector<std::string> command = {};
 };
@@ -56,6 +66,8 @@ struct WorkerPlan {
   std::vector<std::string> argv = {};
   /// Variables it gets on top of the launcher's environment.
   std::map<std::string, std::string> variables = {};
+  /// CPUs it is kept on; none: wherever the launcher may run.
+  std::vector<int> cpus = {};
 };
 
 /// Everything a launch will do, decided before anything is started.

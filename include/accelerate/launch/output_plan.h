@@ -24,6 +24,8 @@ struct OutputPlan {
   std::vector<RankOutputPlan> ranks = {};
   /// Folder for the files; empty: a new one among the temporary files.
   std::string log_dir = {};
+  /// The launcher itself says nothing.
+  bool quiet = false;
 
   /// True when a rank writes to a file.
   bool has_files() const;

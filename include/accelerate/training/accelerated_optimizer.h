@@ -48,6 +48,8 @@ class AcceleratedOptimizer {
   torch::optim::Optimizer& optimizer() const;
   /// The parameter groups of what was prepared.
   std::vector<torch::optim::OptimizerParamGroup>& param_groups() const;
+  /// Those of all groups.
+  std::vector<at::Tensor> parameters() const;
   /// The scaler, or null.
   const std::shared_ptr<GradScaler>& scaler() const;
   /// True when both are of the same optimizer.

@@ -43,8 +43,11 @@ class GradScaler {
   /// Divides the gradients of the optimizer by the factor that the last loss was multiplied by, and notes whether all are
   /// finite. Once before a step: UsageError otherwise, and for gradients of float16. `step` does it where it was not called.
   void unscale_(torch::optim::Optimizer& optimizer);
-  /// Whether unscale_ was called for this optimizer and no step followed.
+  /// Whether unscale_ was called for this optimizer, and neither a step nor another loss followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
+
+  /// The gradients of this optimizer are gone, and what unscale_ found with them: those to come are to be unscaled again.
+  void forget(const torch::optim::Optimizer& optimizer);
 
   /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
   /// before an update.
@@ -74,6 +77,8 @@ class GradScaler {
     Stage stage = Stage::ready;
     /// One for each device that has gradients: not 0 when one of them is not finite.
     std::vector<at::Tensor> found_inf;
+    /// Another loss was scaled after unscale_: gradients may have come that are not unscaled.
+    bool outdated = false;
   };
 
   void check_scaled(const char* call) const;

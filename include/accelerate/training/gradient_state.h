@@ -40,7 +40,7 @@ class GradientState {
   bool count_batch();
   /// Batches counted so far; the last batch of a loader sets it back.
   int64_t step() const { return step_; }
-  /// Of a run that goes on.
+  /// Of a run that goes on, or that begins anew with 0.
   void set_step(int64_t step) { step_ = step; }
 
   /// A loop over a loader begins; what is nested in it comes on top.
@@ -54,6 +54,7 @@ class GradientState {
 
   /// Called, when there is one, whenever a loop that is nested in no other has come to the end of its data.
   void on_end_of_data(std::function<void()> action) { on_end_of_data_ = std::move(action); }
+  bool awaits_end_of_data() const { return on_end_of_data_ != nullptr; }
   /// A loop has come to the end of its data, and has left.
   void data_ended() const;
 

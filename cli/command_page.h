@@ -1,0 +1,53 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace accelerate::cli {
+
+/// What a shell offers where a word is expected.
+enum class Offer { nothing, files, folders, choices, programs };
+
+/// A flag of a command.
+struct FlagPage {
+  /// With underscores and without the dashes before it. Hyphens are understood as well.
+  std::string name;
+  std::string help;
+  /// The name of the value that follows, as "FILE"; empty: none follows.
+  std::string value = {};
+  Offer offer = Offer::nothing;
+  /// The values there are, where that is all.
+  std::vector<std::string> choices = {};
+  /// A letter that stands for it after a single dash, or 0.
+  char letter = 0;
+  /// The section of the help that it is shown in; empty: that of the command's only section.
+  std::string group = {};
+};
+
+/// All that help, completion and manual say of a command. They are made of these alone, so they never disagree.
+struct CommandPage {
+  /// "launch", or "config default" for a command below another.
+  std::string name;
+  /// Half a line for lists of commands.
+  std::string summary;
+  /// Paragraphs, each a line of any length.
+  std::vector<std::string> description;
+  std::vector<FlagPage> flags = {};
+  /// What stands behind the flags in the usage; empty: nothing does.
+  std::string operands = {};
+  /// How many are needed, where there are any.
+  size_t operand_count = 1;
+  Offer offer = Offer::nothing;
+  std::vector<std::string> choices = {};
+};
+
+/// Every command, those below another behind it.
+std::vector<CommandPage> command_pages();
+
+/// The page of the command `name`, which must be one of them.
+CommandPage command_page(const std::string& name);
+
+/// What `--help` prints for commands that have no help of their own.
+std::string help_text(const CommandPage& page);
+
+}  // namespace accelerate::cli

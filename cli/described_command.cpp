@@ -1,0 +1,28 @@
+#include "described_command.h"
+
+#include <cstdio>
+
+#include <accelerate/core/error.h>
+#include "subcommands.h"
+
+namespace accelerate::cli {
+
+int run_described(const std::string& command, const std::vector<std::string>& given,
+                  const std::function<int(const Arguments&)>& run) {
+  const CommandPage page = command_page(command);
+  int exit_code = kUsageExitCode;
+  try {
+    const Arguments arguments = parse_arguments(page, given);
+    if (arguments.help) {
+      std::fputs(help_text(page).c_str(), stdout);
+      return 0;
+    }
+    exit_code = 1;  // from here on it is not the line that is wrong
+    return run(arguments);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "accelerate %s: %s\n", command.c_str(), error.what());
+    return exit_code;
+  }
+}
+
+}  // namespace accelerate::cli

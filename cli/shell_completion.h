@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "command_page.h"
+
+namespace accelerate::cli {
+
+/// A script for bash that completes commands, flags, their values and programs as `pages` have them.
+std::string bash_completion(const std::vector<CommandPage>& pages);
+
+/// The same for zsh, to be found by the name _accelerate in a folder of $fpath.
+std::string zsh_completion(const std::vector<CommandPage>& pages);
+
+/// Names of the programs that are one command: "accelerate-launch" for "launch".
+std::vector<std::string> entry_points();
+
+}  // namespace accelerate::cli

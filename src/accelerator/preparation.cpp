@@ -1,0 +1,156 @@
+#include <accelerate/accelerator/preparation.h>
+#include <accelerate/core/error.h>
+#include <accelerate/data/prepared_loader.h>
+#include <accelerate/training/find_executable_batch_size.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace accelerate {
+
+namespace {
+
+/// `item` takes the place of the one that is the same, so that preparing again keeps the order; else it is the last.
+template <class Item, class IsSame>
+void keep(std::vector<Item>& items, const Item& item, IsSame is_same) {
+  const auto found = std::find_if(items.begin(), items.end(), is_same);
+  if (found == items.end()) {
+    items.push_back(item);
+  } else {
+    *found = item;
+  }
+}
+
+}  // namespace
+
+/// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
+ProcessState Preparation::join(AcceleratorOptions& options) {
+  if (!options.mixed_precision) {
+    const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
+    options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
+  }
+  const auto text = process_environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+  const auto steps = integer_from(process_environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+  if (text && steps.value_or(0) < 1)
+    throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
+  if (steps) options.gradient_accumulation_steps = *steps;
+  GradientState(options.gradient_accumulation_steps);
+  return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
+}
+
+Preparation::Preparation(AcceleratorOptions options)
+    : ProcessControl(join(options)),
+      options_(std::move(options)),
+      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {}
+
+Preparation::~Preparation() = default;
+
+void Preparation::check_placements(const PrepareOptions& options, size_t objects) {
+  if (options.device_placement.empty() || options.device_placement.size() == objects) return;
+  throw UsageError("prepare was given " + std::to_string(objects) + " objects and " +
+                   std::to_string(options.device_placement.size()) +
+                   " values of device_placement: expected one for each object.");
+}
+
+std::shared_ptr<detail::ModelCore> Preparation::model_core(std::shared_ptr<torch::nn::Module> module,
+                                                           const PrepareModelOptions& options, std::source_location where) {
+  for (const auto& model : models_) {
+    if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
+  }
+  const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
+                         .evaluation_mode = options.evaluation_mode,
+                         .ddp = options_.ddp,
+                         .autocast = autocast_dtype(mixed_precision(), device().type())};
+  auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
+  keep_model(model);
+  return model;
+}
+
+void Preparation::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
+  // One entry for a module: its checkpoint would be written twice otherwise. What exchanges its gradients stays, or preparing it
+  // again would make another one.
+  const auto is_same = [&](const auto& other) { return &other->module() == &model->module(); };
+  const auto found = std::find_if(models_.begin(), models_.end(), is_same);
+  if (found == models_.end() || !model->evaluation_mode() || (*found)->evaluation_mode()) keep(models_, model, is_same);
+}
+
+detail::LoaderHandle Preparation::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
+  auto prepared = detail::prepare_loader(loader, {.state = state(),
+                                                  .gradient_state = gradients_,
+                                                  .configuration = options_.dataloader,
+                                                  .put_on_device = options.device_placement.value_or(options_.device_placement),
+                                                  .rng_types = options_.rng_types});
+  keep(loaders_, prepared, [&](const auto& other) { return other.core() == prepared.core(); });
+  return prepared;
+}
+
+AcceleratedOptimizer Preparation::prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options) {
+  return keep_optimizer(
+      AcceleratedOptimizer(optimizer, gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
+}
+
+AcceleratedOptimizer Preparation::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                                    const PlacementOptions& options) {
+  if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
+  return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
+                                             options.device_placement.value_or(options_.device_placement)));
+}
+
+AcceleratedOptimizer Preparation::prepare_optimizer(AcceleratedOptimizer optimizer, const PlacementOptions&) {
+  return keep_optimizer(std::move(optimizer));
+}
+
+AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer) {
+  std::unordered_set<const void*> prepared;
+  for (const auto& model : models_) {
+    for (const auto& parameter : model->parameters()) prepared.insert(parameter.unsafeGetTensorImpl());
+  }
+  const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
+  const auto own = optimizer.parameters();
+  if (std::none_of(own.begin(), own.end(), belongs)) {
+    throw UsageError(
+        "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
+        "differ between processes. Prepare the model before it, or with it in one call.");
+  }
+  keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
+  return optimizer;
+}
+
+std::vector<torch::optim::Optimizer*> Preparation::prepared_optimizers() const {
+  std::vector<torch::optim::Optimizer*> prepared;
+  for (const auto& optimizer : optimizers_) prepared.push_back(&optimizer.optimizer());
+  return prepared;
+}
+
+SchedulerRule Preparation::scheduler_rule(torch::optim::Optimizer* optimizer) const {
+  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
+                                  [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
+  if (found == optimizers_.end()) {
+    throw UsageError(
+        "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "
+        "call.");
+  }
+  return {.gradients = gradients_,
+          .optimizers = {{optimizer, [prepared = *found] { return prepared.step_was_skipped(); }}},
+          .num_processes = num_processes(),
+          .split_batches = options_.dataloader.split_batches,
+          .step_with_optimizer = options_.step_scheduler_with_optimizer};
+}
+
+AcceleratedScheduler Preparation::keep_scheduler(AcceleratedScheduler scheduler) {
+  keep(schedulers_, scheduler, [&](const auto& other) { return other == scheduler; });
+  return scheduler;
+}
+
+void Preparation::free_memory() {
+  schedulers_.clear();
+  optimizers_.clear();
+  loaders_.clear();
+  models_.clear();
+  gradients_->set_step(0);
+  detail::clear_device_cache();
+}
+
+}  // namespace accelerate

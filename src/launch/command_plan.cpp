@@ -1,0 +1,308 @@
+#include "launch/command_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include <accelerate/core/error.h>
+#include "launch/config_schema.h"
+#include "launch/gpu_list.h"
+#include "launch/launch_flags.h"
+#include "launch/launch_merge.h"
+#include "launch/launch_variables.h"
+#include "launch/place_variables.h"
+#include "launch/worker_command.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::json;
+
+/// The launchers of Python Accelerate; which one it is decides what the workers are told.
+enum class Launcher { simple, multi_gpu, deepspeed, tpu };
+
+void check_together(const LaunchArguments& arguments) {
+  std::vector<std::string> chosen;
+  for (const char* name : {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"}) {
+    if (arguments.is_on(name)) chosen.push_back(fmt::format("--{}", name));
+  }
+  if (chosen.size() > 1) {
+    throw UsageError(fmt::format("{} cannot be used together: choose one of them.", fmt::join(chosen, " and ")));
+  }
+  const Json& processes = arguments.values["num_processes"];
+  if (arguments.is_on("multi_gpu") && processes.is_number() && processes < 2) {
+    throw UsageError(fmt::format("--num_processes is {} with --multi_gpu, which needs at least 2.", processes.get<int>()));
+  }
+  if (arguments.is_on("use_parallelism_config") && (!arguments.is_on("use_fsdp") || arguments.text("fsdp_version") == "1")) {
+    throw UsageError("--use_parallelism_config needs --use_fsdp and --fsdp_version 2.");
+  }
+  if (arguments.is_on("module") && arguments.is_on("no_python")) {
+    throw UsageError("--module and --no_python cannot be used together: a module is run by Python.");
+  }
+}
+
+void check_rendezvous(const LaunchArguments& arguments) {
+  const std::string settings = arguments.text("rdzv_conf");
+  for (size_t begin = 0; begin < settings.size();) {
+    const size_t end = std::min(settings.find(',', begin), settings.size());
+    const size_t equals = settings.find('=', begin);
+    if (equals == begin || equals >= end) {
+      throw UsageError(fmt::format("--rdzv_conf is '{}'; give key=value, separated by commas.", settings));
+    }
+    begin = end + 1;
+  }
+  if (arguments.values["monitor_interval"].get<double>() <= 0) {
+    throw UsageError(fmt::format("--monitor_interval is {}; give seconds above 0.", arguments.text("monitor_interval")));
+  }
+}
+
+Launcher launcher_for(const LaunchArguments& merged, const Json* config, const MachineFacts& machine) {
+  if (merged.is_on("cpu")) return Launcher::simple;
+  if (merged.is_on("use_deepspeed")) return Launcher::deepspeed;
+  for (const char* name : {"use_fsdp", "use_megatron_lm", "multi_gpu"}) {
+    if (merged.is_on(name)) return Launcher::multi_gpu;
+  }
+  if (merged.is_on("tpu")) return Launcher::tpu;
+  // Without a config file, several processes where there are several GPUs are meant for them.
+  const Json& processes = merged.values["num_processes"];
+  const bool several = processes.is_null() ? machine.gpus > 1 : processes > 1;
+  return config == nullptr && several && machine.gpus > 1 ? Launcher::multi_gpu : Launcher::simple;
+}
+
+void check_gpus(const LaunchArguments& merged, const MachineFacts& machine) {
+  const Json& ids = merged.values["gpu_ids"];
+  const int machines = merged.values["num_machines"].is_null() ? 1 : merged.values["num_machines"].get<int>();
+  if (merged.is_on("multi_gpu") && machines <= 1 && ids.is_string() && ids != "all" && gpus_in(ids).size() < 2) {
+    throw UsageError(
+        fmt::format("--gpu_ids is '{}', and several GPUs are to be used (--multi_gpu, or distributed_type in the config "
+                    "file): name at least two, or all.",
+                    ids.get<std::string>()));
+  }
+  if (merged.is_on("multi_gpu") && merged.values["num_processes"].is_null() && machine.gpus == 0) {
+    throw UsageError("--multi_gpu on a machine without GPUs: give --num_processes.");
+  }
+  if (merged.given.contains("mixed_precision") && merged.text("mixed_precision") == "bf16" && !machine.bf16 && !machine.tpu) {
+    throw UsageError("--mixed_precision is 'bf16', and the GPUs of this machine do not calculate in it: choose no or fp16.");
+  }
+}
+
+template <typename Value>
+std::optional<Value> optional_of(const Json& value) {
+  return value.is_null() ? std::nullopt : std::optional(value.get<Value>());
+}
+
+LaunchOptions options_of(const LaunchArguments& merged, Launcher launcher, const Environment& environment) {
+  const Json& values = merged.values;
+  LaunchOptions options;
+  options.cpu = launcher == Launcher::simple && (merged.is_on("cpu") || merged.is_on("use_cpu"));
+  options.num_processes = optional_of<int>(values["num_processes"]);
+  options.num_machines = optional_of<int>(values["num_machines"]).value_or(1);
+  options.machine_rank = optional_of<int>(values["machine_rank"]).value_or(0);
+  options.main_process_ip = optional_of<std::string>(values["main_process_ip"]);
+  options.main_process_port = optional_of<int>(values["main_process_port"]);
+  options.num_cpu_threads_per_process = optional_of<int>(values["num_cpu_threads_per_process"]);
+  options.mixed_precision = optional_of<std::string>(values["mixed_precision"]).value_or("no");
+  options.gpu_ids = optional_of<std::string>(values["gpu_ids"]).value_or("all");
+  options.enable_cpu_affinity = merged.is_on("enable_cpu_affinity");
+  options.tee = values["tee"];
+  options.log_dir = optional_of<std::string>(values["log_dir"]).value_or("");
+  options.role = values["role"];
+  options.debug = merged.is_on("debug");
+  options.max_restarts = values["max_restarts"];
+  options.grace_period = values["grace_period"];
+  options.quiet = merged.is_on("quiet");
+  options.place_lone_process = launcher != Launcher::simple;
+  // As in Python, a config file that does not say use_cpu keeps the cores from being shared out.
+  if (options.cpu && !merged.is_on("use_cpu") && !options.num_cpu_threads_per_process) {
+    options.num_cpu_threads_per_process = std::max(1, integer_from(environment, {"OMP_NUM_THREADS"}).value_or(1));
+  }
+  return options;
+}
+
+std::string python_path(const Environment& environment, const std::string& folder) {
+  const std::string before = environment("PYTHONPATH").value_or("");
+  return before.empty() ? folder : before + ":" + folder;
+}
+
+Variables variables_for(const LaunchArguments& merged, Launcher launcher, const Environment& environment,
+                        const MachineFacts& machine) {
+  Variables variables;
+  if (launcher == Launcher::deepspeed) {
+    variables = deepspeed_variables(merged);
+    variables["PYTHONPATH"] = python_path(environment, machine.current_folder);
+  }
+  variables.merge(dynamo_variables(merged));
+  if (launcher == Launcher::simple && !merged.is_on("cpu") && !merged.is_on("use_cpu")) variables["ACCELERATE_USE_CPU"] = "False";
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) variables.merge(fsdp_variables(merged));
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) variables.merge(megatron_variables(merged));
+  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config")) variables.merge(parallelism_variables(merged));
+  if (merged.text("mixed_precision") == "fp8") {
+    if (!machine.has_fp8()) {
+      throw UsageError(
+          "mixed_precision is fp8, which is what a Python package does (TransformerEngine, torchao or MS-AMP), and this "
+          "machine's "
+          "python3 has none of them: install one, or choose no, fp16 or bf16.");
+    }
+    variables.merge(fp8_variables(merged));
+  }
+  if (launcher != Launcher::simple && machine.lacks_peer_access) {
+    for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
+      if (!environment(name)) variables[name] = "1";
+    }
+  }
+  return variables;
+}
+
+// Settings that only Python programs understand, each with the reason.
+std::vector<std::string> without_effect(const LaunchArguments& merged, Launcher launcher) {
+  std::vector<std::string> found;
+  const auto add = [&found](const char* what, const char* key) {
+    const ConfigKey* row = find_config_key(local_config_keys(), key);
+    found.push_back(fmt::format("{} ({})", what, row->without_effect));
+  };
+  const Json& backend = merged.values["dynamo_backend"];
+  if (backend.is_string() && backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
+  if (launcher == Launcher::deepspeed) add("use_deepspeed", "deepspeed_config");
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) add("use_fsdp", "fsdp_config");
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) add("use_megatron_lm", "megatron_lm_config");
+  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config")) add("use_parallelism_config", "parallelism_config");
+  if (merged.text("mixed_precision") == "fp8") add("mixed_precision fp8", "fp8_config");
+  if (launcher == Launcher::tpu) add("tpu", "tpu_name");
+  return found;
+}
+
+void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launcher, const Json* config,
+               const MachineFacts& machine) {
+  if (const auto idle = without_effect(merged, launcher); !idle.empty() && !is_python(merged)) {
+    plan.notes.push_back(fmt::format("A C++ program makes nothing of {}.", fmt::join(idle, ", ")));
+  }
+  for (const char* name : {"aws_access_key_id", "aws_secret_access_key"}) {
+    if (merged.given.contains(name)) plan.notes.push_back(fmt::format("--{} has no effect: no SageMaker job is started.", name));
+  }
+  if (merged.values["mpirun_hostfile"].is_string() && launcher != Launcher::simple) {
+    plan.notes.emplace_back("mpirun_hostfile has no effect: MPI starts CPU processes alone.");
+  }
+  const std::string backend = merged.text("rdzv_backend");
+  if (merged.given.contains("rdzv_backend") && backend != "static") {
+    plan.notes.push_back(fmt::format("--rdzv_backend {} is taken as static: the processes meet at --main_process_ip.", backend));
+  }
+  if (config == nullptr && launcher == Launcher::multi_gpu && merged.values["num_processes"].is_null()) {
+    plan.notes.push_back(
+        fmt::format("{} GPUs were found, and each gets a process; --num_processes chooses another number.", machine.gpus));
+  }
+}
+
+/// Turns a plan into one whose only process is `argv`, with `variables` and no place.
+LaunchPlan as_one_command(LaunchPlan plan, std::vector<std::string> argv, Variables variables, const Environment& environment) {
+  plan.workers.resize(1);
+  plan.output.ranks.resize(1);
+  plan.workers.front() = {.rank = 0, .argv = std::move(argv), .variables = std::move(variables)};
+  plan.removed_variables.clear();
+  for (const char* name : kPlaceVariables) {
+    if (environment(name) && !plan.workers.front().variables.contains(name)) plan.removed_variables.emplace_back(name);
+  }
+  return plan;
+}
+
+LaunchPlan with_mpi(LaunchPlan plan, const LaunchArguments& merged, const LaunchOptions& options, const Environment& environment,
+                    const MachineFacts& machine) {
+  const auto mpi = machine.find_mpi();
+  if (!mpi) {
+    throw UsageError(
+        "--mpirun_hostfile is given, and neither mpirun nor mpiexec is in a folder of PATH: install Open MPI, Intel MPI or "
+        "MVAPICH.");
+  }
+  Variables variables = plan.workers.front().variables;
+  for (const std::string name : kPlaceVariables) {
+    if (name != "MASTER_ADDR" && name != "MASTER_PORT") variables.erase(name);
+  }
+  variables.erase("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  return as_one_command(std::move(plan), mpi_command(*mpi, merged, options, environment), std::move(variables), environment);
+}
+
+LaunchPlan on_tpu(LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+                  const MachineFacts& machine) {
+  if (!machine.tpu) {
+    throw UsageError(
+        "--tpu (or distributed_type: XLA in the config file) asks for a TPU, and this machine has no XLA device (/dev/accel0).");
+  }
+  if (merged.is_on("tpu_use_cluster"))
+    throw UsageError("--tpu_cluster: pods of TPUs are started by Python's `accelerate launch`.");
+  if (merged.is_on("no_python"))
+    throw UsageError("--no_python cannot be used with --tpu: the program is one for Python's torch_xla.");
+  Variables variables;
+  if (options.mixed_precision == "bf16") variables[merged.is_on("downcast_bf16") ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16"] = "1";
+  if (options.debug) variables["ACCELERATE_DEBUG_MODE"] = "true";
+  options.num_processes = 1;
+  options.num_machines = 1;
+  options.machine_rank = 0;
+  options.place_lone_process = false;
+  const auto argv = worker_command(merged, false, environment);
+  return as_one_command(plan_launch(options, environment, machine), argv, std::move(variables), environment);
+}
+
+// Python tells DeepSpeed's workers nothing of a compiler. One that was asked for is not kept from them here.
+void leave_out_idle_compiler(Variables& variables) {
+  if (variables["ACCELERATE_DYNAMO_BACKEND"] == "NO") {
+    std::erase_if(variables, [](const auto& variable) { return variable.first.starts_with("ACCELERATE_DYNAMO_"); });
+  }
+}
+
+bool is_deepspeed_job(const LaunchArguments& merged, const LaunchOptions& options) {
+  return options.num_machines > 1 && merged.text("deepspeed_multinode_launcher") != "standard";
+}
+
+LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+                            const MachineFacts& machine) {
+  const auto argv = deepspeed_command(merged, options);
+  options.num_processes = 1;
+  options.num_machines = 1;
+  options.machine_rank = 0;
+  options.place_lone_process = false;
+  LaunchPlan plan = plan_launch(options, environment, machine);
+  Variables variables = plan.workers.front().variables;
+  leave_out_idle_compiler(variables);
+  for (const char* name : {"OMP_NUM_THREADS", "ACCELERATE_USE_CPU"}) variables.erase(name);
+  plan.notes.emplace_back("the other machines get what .deepspeed_env says; nothing is written there.");
+  return as_one_command(std::move(plan), argv, std::move(variables), environment);
+}
+
+LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+                     const MachineFacts& machine) {
+  if (launcher == Launcher::tpu) return on_tpu(std::move(options), merged, environment, machine);
+  options.variables = variables_for(merged, launcher, environment, machine);
+  if (launcher == Launcher::deepspeed && is_deepspeed_job(merged, options)) {
+    return as_deepspeed_job(std::move(options), merged, environment, machine);
+  }
+  LaunchPlan plan = plan_launch(options, environment, machine);
+  const bool with_places = plan.workers.front().variables.contains("RANK");
+  for (WorkerPlan& worker : plan.workers) {
+    worker.argv = worker_command(merged, with_places, environment);
+    if (launcher == Launcher::deepspeed) leave_out_idle_compiler(worker.variables);
+  }
+  if (launcher != Launcher::simple || !merged.values["mpirun_hostfile"].is_string()) return plan;
+  return with_mpi(std::move(plan), merged, options, environment, machine);
+}
+
+}  // namespace
+
+bool uses_default_config(const LaunchArguments& arguments) { return !arguments.is_on("cpu"); }
+
+LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
+                        const MachineFacts& machine) {
+  if (arguments.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
+  check_together(arguments);
+  check_rendezvous(arguments);
+  const LaunchArguments merged = merge_config(arguments, config);
+  const Launcher launcher = launcher_for(merged, config, machine);
+  check_gpus(merged, machine);
+  LaunchOptions options = options_of(merged, launcher, environment);
+  options.command = merged.command;
+  LaunchPlan plan = plan_with(launcher, std::move(options), merged, environment, machine);
+  add_notes(plan, merged, launcher, config, machine);
+  return plan;
+}
+
+}  // namespace accelerate

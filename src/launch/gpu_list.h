@@ -1,0 +1,18 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerate {
+
+/// The entries of a list such as "0,1", without blanks around them; none for "all".
+std::vector<std::string> gpus_in(const std::string& list);
+
+/// Whether `id` is a number of a GPU or one of the names that the driver gives GPUs and their parts.
+bool names_a_gpu(const std::string& id);
+
+/// `id` as a number; nothing when it is a name.
+std::optional<int> gpu_number(const std::string& id);
+
+}  // namespace accelerate

@@ -1,0 +1,112 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "launch/launch_flags.h"
+
+namespace accelerate {
+namespace {
+
+constexpr size_t kHelpColumn = 34;
+constexpr size_t kHelpWidth = 110;
+
+std::string placeholder(const LaunchFlag& flag) {
+  if (flag.choices != nullptr) {
+    const auto choices = flag.choice_list();
+    return choices.size() > 5 ? "NAME" : fmt::format("{{{}}}", fmt::join(choices, ","));
+  }
+  switch (flag.kind) {
+    case FlagKind::on:
+    case FlagKind::off:
+      return "";
+    case FlagKind::integer:
+    case FlagKind::number:
+      return "NUMBER";
+    case FlagKind::file:
+      return "FILE";
+    case FlagKind::folder:
+      return "FOLDER";
+    case FlagKind::truth:
+    case FlagKind::boolean:
+    case FlagKind::bit:
+      return "{true,false}";
+    default:
+      return "TEXT";
+  }
+}
+
+// `text` in lines that begin at the column of explanations; the first one goes on where `line` ends, if it can.
+std::string with_explanation(std::string line, const std::string& text) {
+  std::string result;
+  if (line.size() + 2 > kHelpColumn) {
+    result = line + "\n";
+    line.clear();
+  }
+  line.resize(kHelpColumn, ' ');
+  bool first = true;
+  std::istringstream words(text);
+  for (std::string word; words >> word; first = false) {
+    if (!first && line.size() + 1 + word.size() > kHelpWidth) {
+      result += line + "\n";
+      line.assign(kHelpColumn, ' ');
+      first = true;
+    }
+    line += (first ? "" : " ") + word;
+  }
+  return result + line + "\n";
+}
+
+std::string explanation(const LaunchFlag& flag, bool selected) {
+  std::string text = flag.help;
+  if (flag.choices != nullptr && flag.choice_list().size() > 5)
+    text += ": " + fmt::format("{}", fmt::join(flag.choice_list(), ", "));
+  const bool told = flag.fallback == nullptr || *flag.fallback == '\0' || !flag.takes_value();
+  if (!told) text += fmt::format(" (default: {})", flag.fallback);
+  return selected ? text + " (selected)" : text;
+}
+
+bool contains_name(const std::vector<std::string>& names, const char* name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string group_help(const FlagGroupInfo& group, const std::vector<std::string>& on_the_line) {
+  std::string text = fmt::format("\n{}:\n", group.title);
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (flag.group != group.group) continue;
+    std::string line = flag.letter != 0 ? fmt::format("  -{}, --{}", flag.letter, flag.name) : fmt::format("  --{}", flag.name);
+    if (const std::string value = placeholder(flag); !value.empty()) line += " " + value;
+    text += with_explanation(std::move(line), explanation(flag, contains_name(on_the_line, flag.name)));
+  }
+  return text;
+}
+
+bool matters(const FlagGroupInfo& group, const std::vector<std::string>& on_the_line) {
+  if (group.shown_with == nullptr || on_the_line.empty()) return true;
+  // Any flag of the section calls for it as well as the one that begins it.
+  return std::any_of(on_the_line.begin(), on_the_line.end(), [&group](const std::string& name) {
+    const LaunchFlag* flag = find_launch_flag(name);
+    return name == group.shown_with || (flag != nullptr && flag->group == group.group);
+  });
+}
+
+}  // namespace
+
+std::string launch_help(const std::vector<std::string>& flags_on_the_line) {
+  std::string text =
+      "usage: accelerate launch [flags] program [arguments of the program]\n\n"
+      "Starts a program on one or more processes, and tells each of them its place. A program is an executable, a script\n"
+      "with #!, or NAME.py, which python3 runs. Flags may be written with hyphens in the place of underscores.\n";
+  bool all = true;
+  for (const FlagGroupInfo& group : launch_flag_groups()) {
+    const bool shown = matters(group, flags_on_the_line);
+    all = all && shown;
+    if (shown) text += group_help(group, flags_on_the_line);
+    if (group.group == FlagGroup::general) text += with_explanation("  -h, --help", "show this text");
+  }
+  if (!all) text += "\nOnly what matters to the other flags on this line is shown; `accelerate launch --help` alone shows all.\n";
+  return text;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,125 @@
+#include "launch/launch_merge.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <climits>
+
+#include <accelerate/core/error.h>
+#include <accelerate/core/launch_environment.h>
+#include "launch/launch_flags.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array kParadigms = {"multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"};
+
+/// Sections whose keys may lack the beginning of the flags' names.
+struct SectionPrefix {
+  const char* section;
+  const char* known_by;
+  const char* prefix;
+};
+constexpr std::array kSectionPrefixes = {SectionPrefix{"fsdp_config", "fsdp", "fsdp_"},
+                                         SectionPrefix{"fp8_config", "fp8", "fp8_"},
+                                         SectionPrefix{"dynamo_config", "dynamo_", "dynamo_"}};
+
+Json member(const Json& config, const char* key) { return config.contains(key) ? config[key] : Json(); }
+
+void take_paradigm(LaunchArguments& arguments, const Json& config) {
+  const auto is_on = [&arguments](const char* name) { return arguments.is_on(name); };
+  if (std::any_of(kParadigms.begin(), kParadigms.end(), is_on)) return;
+  const Json named = member(config, "distributed_type");
+  const std::string type = named.is_string() ? named.get<std::string>() : "NO";
+  arguments.values["use_deepspeed"] = type == "DEEPSPEED";
+  arguments.values["multi_gpu"] = type.starts_with("MULTI_") && type != "MULTI_CPU";
+  arguments.values["tpu"] = type == "XLA";
+  arguments.values["use_fsdp"] = type == "FSDP";
+  arguments.values["use_megatron_lm"] = type == "MEGATRON_LM";
+  arguments.values["use_parallelism_config"] = !member(config, "parallelism_config").empty();
+}
+
+// Files may have numbers and flags in quotes.
+Json as_kind(const LaunchFlag& flag, const Json& value) {
+  const std::string text = python_str(value);
+  if (!flag.takes_value())
+    return value.is_boolean() ? value : Json(parse_flag(text, fmt::format("{} in the config file", flag.name)));
+  if (flag.kind != FlagKind::integer) return text;
+  if (value.is_number_integer() && value >= INT_MIN && value <= INT_MAX) return value;
+  if (value.is_string()) {
+    const Json number = Json::parse(text, nullptr, false);
+    if (number.is_number_integer()) return as_kind(flag, number);
+  }
+  throw ConfigError(fmt::format("{} in the config file is {}; a whole number is needed.", flag.name, value.dump()));
+}
+
+void take_top_keys(LaunchArguments& arguments, const Json& config) {
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (!flag.top_key || arguments.given.contains(flag.destination())) continue;
+    const Json value = member(config, flag.destination());
+    if (!value.is_null()) arguments.values[flag.destination()] = as_kind(flag, value);
+  }
+  const Json use_cpu = member(config, "use_cpu");
+  arguments.values["use_cpu"] = !use_cpu.is_null() && parse_flag(python_str(use_cpu), "use_cpu in the config file");
+}
+
+std::string argument_name(const std::string& section, const std::string& key) {
+  for (const SectionPrefix& row : kSectionPrefixes) {
+    if (section == row.section && !key.starts_with(row.known_by)) return row.prefix + key;
+  }
+  return key;
+}
+
+// Values keep their kind: DeepSpeed, for one, knows the word auto in the place of many a number.
+void take_sections(LaunchArguments& arguments, const Json& config) {
+  for (const FlagGroupInfo& group : launch_flag_groups()) {
+    if (group.section == nullptr) continue;
+    const Json section = member(config, group.section);
+    if (!section.is_object()) continue;
+    for (const auto& [key, value] : section.items()) {
+      const std::string name = argument_name(group.section, key);
+      if (!arguments.given.contains(name) && !value.is_null()) arguments.values[name] = value;
+    }
+  }
+}
+
+std::string deepspeed_fields(const LaunchArguments& arguments, const Json& config) {
+  std::vector<std::string> names;
+  const Json section = member(config, "deepspeed_config");
+  if (section.is_object()) {
+    for (const auto& [key, value] : section.items()) names.push_back(key);
+  }
+  if (!arguments.given.contains("mixed_precision") && !member(config, "mixed_precision").is_null()) {
+    names.emplace_back("mixed_precision");
+  }
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+}  // namespace
+
+LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* config) {
+  arguments.values["use_cpu"] = arguments.is_on("cpu");
+  arguments.values["deepspeed_fields"] = "";
+  if (config == nullptr) return arguments;
+  const Json compute_environment = member(*config, "compute_environment");
+  if (compute_environment == "AMAZON_SAGEMAKER") {
+    throw UsageError(
+        "The config file is one for Amazon SageMaker (compute_environment: AMAZON_SAGEMAKER). Jobs there are started by Python's "
+        "`accelerate launch`; for this machine, name another file with --config_file, or run `accelerate config`.");
+  }
+  take_paradigm(arguments, *config);
+  take_top_keys(arguments, *config);
+  take_sections(arguments, *config);
+  arguments.values["deepspeed_fields"] = deepspeed_fields(arguments, *config);
+  if (arguments.values["gpu_ids"].is_null()) arguments.values["gpu_ids"] = "all";
+  if (arguments.values["num_processes"] == -1) {
+    throw UsageError("The config file does not say how many processes to start (num_processes is -1): give --num_processes.");
+  }
+  return arguments;
+}
+
+}  // namespace accelerate

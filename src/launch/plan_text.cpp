@@ -1,0 +1,41 @@
+#include "launch/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <accelerate/launch/cpu_topology.h>
+
+namespace accelerate {
+namespace {
+
+std::string worker_text(const WorkerPlan& worker, const LaunchPlan& plan, const Environment& environment) {
+  std::string text = "env";
+  for (const std::string& name : plan.removed_variables) text += " \\\n  -u " + shell_quoted(name);
+  for (const auto& [name, value] : worker.variables) {
+    if (environment(name) != value) text += " \\\n  " + shell_quoted(name + "=" + value);
+  }
+  text += " \\\n ";
+  if (!worker.cpus.empty()) text += " taskset -c " + cpu_list_text(worker.cpus);
+  for (const std::string& word : worker.argv) text += " " + shell_quoted(word);
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
+  std::string text;
+  for (const std::string& note : plan.notes) text += fmt::format("# {}\n", note);
+  for (const WorkerPlan& worker : plan.workers) {
+    text += fmt::format("{}# rank {}\n{}", text.empty() ? "" : "\n", worker.rank, worker_text(worker, plan, environment));
+  }
+  return text;
+}
+
+std::string shell_quoted(const std::string& text) {
+  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace accelerate

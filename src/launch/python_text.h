@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+/// Values as Python's own libraries write them, byte by byte: `json.dumps` and PyYAML's `safe_dump`.
+namespace accelerate {
+
+/// The shortest text that reads back as `number`, as Python's `repr` lays it out. Infinities and NaN are "inf", "-inf", "nan".
+std::string python_number(double number);
+
+/// `json.dumps(value, indent=2, sort_keys=True)` and a newline.
+std::string python_json(const nlohmann::json& value);
+
+/// `yaml.safe_dump(value)`: block style, sorted keys, folded at 80 columns, ASCII alone. ConfigError for text that is not UTF-8.
+std::string python_yaml(const nlohmann::json& value);
+
+/// The code points of UTF-8 `text`. ConfigError when it is none.
+std::u32string code_points(std::string_view text);
+
+}  // namespace accelerate

@@ -1,0 +1,276 @@
+#include "launch/command_plan.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <accelerate/core/error.h>
+#include <fstream>
+
+#include "launch/config_file.h"
+#include "launch/folder.h"
+#include "launch/plan_text.h"
+#include "support/run_program.h"
+
+namespace accelerate::testing {
+namespace {
+
+using Table = std::map<std::string, std::string>;
+
+MachineFacts machine_with(int gpus) {
+  MachineFacts facts;
+  facts.gpus = gpus;
+  facts.physical_cores = 16;
+  facts.current_folder = "/here";
+  facts.reserve_port = [](int) { return true; };
+  facts.reserve_free_port = [] { return 41234; };
+  return facts;
+}
+
+LaunchPlan planned(const std::vector<std::string>& line, const std::string& config = {},
+                   const MachineFacts& facts = machine_with(0), const Table& variables = {}) {
+  const Environment environment = [variables](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  const Config file = config.empty() ? Config{} : parse_config(config, "config.yaml");
+  return plan_command(parse_launch_arguments(line), config.empty() ? nullptr : &file.fields, environment, facts);
+}
+
+std::string value_of(const LaunchPlan& plan, const std::string& name) {
+  const auto found = plan.workers.front().variables.find(name);
+  return found == plan.workers.front().variables.end() ? "(none)" : found->second;
+}
+
+using Words = std::vector<std::string>;
+
+TEST(LaunchPrograms, PythonRunsScriptsAndModulesAndNothingElse) {
+  EXPECT_EQ(planned({"train.py", "a"}).workers.front().argv, (Words{"python3", "train.py", "a"}));
+  EXPECT_EQ(planned({"-m", "pkg.train", "a"}).workers.front().argv, (Words{"python3", "-m", "pkg.train", "a"}));
+  EXPECT_EQ(planned({"--no_python", "train.py"}).workers.front().argv, (Words{"train.py"}));
+  EXPECT_EQ(planned({"./train", "x.py"}).workers.front().argv, (Words{"./train", "x.py"}));
+  EXPECT_EQ(planned({"--num_processes", "2", "train.py"}).workers.back().argv, (Words{"python3", "-u", "train.py"}));
+  EXPECT_EQ(planned({"train.py"}, {}, machine_with(0), {{"PYTHON_EXEC", "/opt/py"}}).workers.front().argv,
+            (Words{"/opt/py", "train.py"}));
+}
+
+TEST(LaunchConfig, TheCommandLineComesBeforeTheFileAndTheFileBeforeDefaults) {
+  const std::string file =
+      "distributed_type: MULTI_GPU\nnum_processes: 4\nmixed_precision: fp16\ngpu_ids: 0,1,2,3\nmain_process_port: 5000\ndebug: "
+      "true\n";
+  const LaunchPlan from_file = planned({"p"}, file, machine_with(8));
+  EXPECT_EQ(from_file.workers.size(), 4u);
+  EXPECT_EQ(value_of(from_file, "ACCELERATE_MIXED_PRECISION"), "fp16");
+  EXPECT_EQ(value_of(from_file, "CUDA_VISIBLE_DEVICES"), "0,1,2,3");
+  EXPECT_EQ(value_of(from_file, "MASTER_PORT"), "5000");
+  EXPECT_EQ(value_of(from_file, "ACCELERATE_DEBUG_MODE"), "true");
+  const LaunchPlan from_line =
+      planned({"--num_processes", "2", "--mixed_precision", "no", "--gpu_ids", "all", "--main_process_port", "6000", "p"}, file,
+              machine_with(8));
+  EXPECT_EQ(from_line.workers.size(), 2u);
+  EXPECT_EQ(value_of(from_line, "ACCELERATE_MIXED_PRECISION"), "no");
+  EXPECT_EQ(value_of(from_line, "CUDA_VISIBLE_DEVICES"), "(none)");
+  EXPECT_EQ(value_of(from_line, "MASTER_PORT"), "6000");
+}
+
+TEST(LaunchConfig, AParadigmOnTheCommandLinePutsThatOfTheFileAside) {
+  const std::string file = "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  offload_params: true\n";
+  EXPECT_EQ(value_of(planned({"p.py"}, file), "FSDP_OFFLOAD_PARAMS"), "true");
+  EXPECT_EQ(value_of(planned({"--fsdp_offload_params", "false", "p.py"}, file), "FSDP_OFFLOAD_PARAMS"), "false");
+  EXPECT_EQ(value_of(planned({"--multi_gpu", "p.py"}, file), "ACCELERATE_USE_FSDP"), "(none)");
+  EXPECT_EQ(value_of(planned({"--cpu", "p.py"}, file), "ACCELERATE_USE_FSDP"), "(none)");
+}
+
+TEST(LaunchConfig, ALoneProcessUnderFsdpIsToldItsPlace) {
+  EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "WORLD_SIZE"), "1");
+  EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "ACCELERATE_USE_CPU"), "(none)");
+  EXPECT_EQ(value_of(planned({"--num_processes", "1", "p.py"}), "WORLD_SIZE"), "(none)");
+}
+
+TEST(LaunchConfig, MegatronAndSequenceParallelSettingsBecomeVariables) {
+  const LaunchPlan megatron = planned({"--use_megatron_lm", "--num_processes", "2", "--megatron_lm_no_load_optim", "true",
+                                       "--megatron_lm_gradient_clipping", "0.5", "p.py"});
+  EXPECT_EQ(value_of(megatron, "ACCELERATE_USE_MEGATRON_LM"), "true");
+  EXPECT_EQ(value_of(megatron, "MEGATRON_LM_NO_LOAD_OPTIM"), "True");
+  EXPECT_EQ(value_of(megatron, "MEGATRON_LM_NO_SAVE_OPTIM"), "False");
+  EXPECT_EQ(value_of(megatron, "MEGATRON_LM_GRADIENT_CLIPPING"), "0.5");
+  EXPECT_EQ(value_of(megatron, "MEGATRON_LM_NUM_MICRO_BATCHES"), "(none)");
+  const LaunchPlan sequence = planned({"--use_fsdp", "--fsdp_version", "2", "--use_parallelism_config",
+                                       "--parallelism_config_sp_size", "2", "--num_processes", "2", "p.py"});
+  EXPECT_EQ(value_of(sequence, "PARALLELISM_CONFIG_SP_SEQ_LENGTH"), "None");
+  EXPECT_EQ(value_of(sequence, "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE"), "True");
+  EXPECT_EQ(value_of(sequence, "PARALLELISM_CONFIG_CP_COMM_STRATEGY"), "(none)");
+}
+
+TEST(LaunchConfig, DeepSpeedHearsOfNvmePathsCompilersAndTheWordAuto) {
+  const std::string file =
+      "distributed_type: DEEPSPEED\nnum_processes: 2\ndynamo_config:\n  backend: INDUCTOR\ndeepspeed_config:\n  "
+      "gradient_clipping: auto\n"
+      "  offload_param_nvme_path: /fast\n";
+  const LaunchPlan plan = planned({"p.py"}, file, machine_with(0), {{"PYTHONPATH", "/lib"}});
+  EXPECT_EQ(value_of(plan, "ACCELERATE_GRADIENT_CLIPPING"), "auto");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_NVME_PATH"), "/fast");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_DYNAMO_BACKEND"), "INDUCTOR");
+  EXPECT_EQ(value_of(plan, "PYTHONPATH"), "/lib:/here");
+}
+
+TEST(LaunchNotes, WhatACppProgramCannotHonourIsNamedInOneLine) {
+  const std::string file = "distributed_type: MEGATRON_LM\nnum_processes: 2\ndynamo_config:\n  backend: INDUCTOR\n";
+  const LaunchPlan cpp = planned({"./program"}, file);
+  ASSERT_EQ(cpp.notes.size(), 1u);
+  EXPECT_NE(cpp.notes[0].find("dynamo_backend (LibTorch has no torch.compile)"), std::string::npos) << cpp.notes[0];
+  EXPECT_NE(cpp.notes[0].find("use_megatron_lm"), std::string::npos) << cpp.notes[0];
+  EXPECT_TRUE(planned({"program.py"}, file).notes.empty());
+  EXPECT_TRUE(planned({"python3", "program"}, file).notes.empty());
+}
+
+TEST(LaunchNotes, SeveralGpusThatNobodyAskedForAreTold) {
+  EXPECT_EQ(planned({"p"}, {}, machine_with(4)).notes.size(), 1u);
+  EXPECT_TRUE(planned({"--num_processes", "4", "p"}, {}, machine_with(4)).notes.empty());
+  EXPECT_TRUE(planned({"p"}, {}, machine_with(1)).notes.empty());
+}
+
+TEST(LaunchNotes, AMeetingOfAnotherKindIsTold) {
+  EXPECT_EQ(planned({"--rdzv_backend", "c10d", "p"}).notes.size(), 1u);
+  EXPECT_TRUE(planned({"--rdzv_backend", "static", "--same_network", "--rdzv_conf", "timeout=30", "p"}).notes.empty());
+}
+
+TEST(LaunchGpus, ThoseThatWereNamedAreCountedAndShown) {
+  const LaunchPlan plan = planned({"--gpu_ids", "1, 3", "p"}, {}, machine_with(4));
+  EXPECT_EQ(plan.workers.size(), 2u);
+  EXPECT_EQ(value_of(plan, "CUDA_VISIBLE_DEVICES"), "1, 3");
+}
+
+TEST(LaunchGpus, ThoseThatCannotTalkToEachOtherAreToldNotTo) {
+  MachineFacts facts = machine_with(2);
+  facts.lacks_peer_access = true;
+  EXPECT_EQ(value_of(planned({"p"}, {}, facts), "NCCL_P2P_DISABLE"), "1");
+  EXPECT_EQ(value_of(planned({"p"}, {}, facts, {{"NCCL_P2P_DISABLE", "0"}}), "NCCL_P2P_DISABLE"), "(none)");
+  EXPECT_EQ(value_of(planned({"--num_processes", "1", "p"}, {}, facts), "NCCL_P2P_DISABLE"), "(none)");
+}
+
+TEST(LaunchAffinity, EachProcessIsKeptNearTheGpuThatItUses) {
+  MachineFacts facts = machine_with(4);
+  facts.cpu_topology = [] { return CpuTopology{.nodes = {{0, {0, 1}}, {1, {2, 3}}}, .gpu_nodes = {0, 0, 1, 1}}; };
+  EXPECT_TRUE(planned({"p"}, {}, facts).workers.front().cpus.empty());
+  const LaunchPlan all = planned({"--enable_cpu_affinity", "p"}, {}, facts);
+  EXPECT_EQ(value_of(all, "ACCELERATE_CPU_AFFINITY"), "1");
+  EXPECT_EQ(all.workers[1].cpus, (std::vector<int>{0, 1}));
+  EXPECT_EQ(all.workers[2].cpus, (std::vector<int>{2, 3}));
+  EXPECT_EQ(planned({"--enable_cpu_affinity", "--gpu_ids", "3,0", "p"}, {}, facts).workers[0].cpus, (std::vector<int>{2, 3}));
+  EXPECT_EQ(planned({"--enable_cpu_affinity", "p"}, {}, facts, {{"CUDA_VISIBLE_DEVICES", "2,3,0,1"}}).workers[2].cpus,
+            (std::vector<int>{0, 1}));
+  const LaunchPlan cpu = planned({"--cpu", "--num_processes", "4", "--enable_cpu_affinity", "p"}, {}, facts);
+  for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(cpu.workers[static_cast<size_t>(rank)].cpus, (std::vector<int>{rank}));
+}
+
+TEST(LaunchAffinity, WorkersReallyRunWhereTheyAreKept) {
+  const auto result = run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "2", "--enable_cpu_affinity", "--quiet",
+                                   "sh", "-c", "grep Cpus_allowed_list /proc/self/status | sed \"s/.*:/$RANK/\""});
+  const std::set<int> allowed = allowed_cpus();
+  const CpuTopology topology = read_cpu_topology("/", allowed);
+  for (int rank = 0; rank < 2; ++rank) {
+    const std::string line = std::to_string(rank) + "\t" + cpu_list_text(cpus_for(topology, rank, 2, std::nullopt)) + "\n";
+    EXPECT_NE(result.output.find(line), std::string::npos) << result.output << result.errors;
+  }
+}
+
+// --- MPI ------------------------------------------------------------------------------------------------------------------
+
+std::string fake_mpi(const Folder& folder, const std::string& name, const std::string& version) {
+  const std::string path = folder / name;
+  std::ofstream(path) << "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '" << version
+                      << "'; else echo \"$OMP_NUM_THREADS $MASTER_ADDR $RANK\"; echo \"$@\"; fi\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  return folder.name();
+}
+
+std::string launched_with_mpi(const std::string& path) {
+  return run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "4", "--mpirun_hostfile", "hosts",
+                      "--num_cpu_threads_per_process", "3", "./program", "a b"},
+                     {.environment = {{"PATH", path}}})
+      .output;
+}
+
+TEST(LaunchMpi, OpenMpiAndTheOthersAreTalkedToInTheirOwnWords) {
+  const Folder open;
+  EXPECT_EQ(launched_with_mpi(fake_mpi(open, "mpirun", "mpirun (Open MPI) 4.1.4")),
+            "3 127.0.0.1 \n--hostfile hosts --npernode 4 -n 4 --bind-to socket ./program a b\n");
+  const Folder intel;
+  EXPECT_EQ(launched_with_mpi(fake_mpi(intel, "mpiexec", "Intel(R) MPI Library for Linux* OS, Version 2021.9")),
+            "3 127.0.0.1 \n-f hosts -ppn 4 -n 4 ./program a b\n");
+}
+
+// --- What the launcher says -------------------------------------------------------------------------------------------------
+
+TEST(LaunchDryRun, WhatItPrintsCanBeGivenToAShell) {
+  const Folder folder;
+  const auto dry = run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "2", "--dry_run", "--role", "it's $HOME",
+                                "printf", "<%s>", "two words", "it's", "$HOME", ""});
+  ASSERT_EQ(dry.exit_code, 0) << dry.errors;
+  const auto shown = run_program({"/bin/sh", "-c", dry.output});
+  EXPECT_EQ(shown.output, "<two words><it's><$HOME><><two words><it's><$HOME><>") << dry.output;
+  const auto variables =
+      run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "2", "--dry_run", "--role", "it's $HOME", "env"});
+  const auto pasted = run_program({"/bin/sh", "-c", variables.output});
+  for (const char* line : {"ROLE_NAME=it's $HOME\n", "RANK=0\n", "RANK=1\n", "WORLD_SIZE=2\n"}) {
+    EXPECT_NE(pasted.output.find(line), std::string::npos) << line;
+  }
+}
+
+TEST(LaunchDryRun, StartsNothing) {
+  const Folder folder;
+  const auto result = run_program({ACCELERATE_CLI, "launch", "--dry_run", "touch", folder / "started"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.name()));
+}
+
+TEST(LaunchDryRun, ShowsVariablesThatChangeAndThoseThatGo) {
+  const LaunchPlan plan = planned({"p"}, {}, machine_with(0), {{"OMP_NUM_THREADS", "1"}, {"RANK", "3"}});
+  const Environment environment = [](const std::string& name) -> std::optional<std::string> {
+    return name == "OMP_NUM_THREADS" ? std::optional<std::string>("1") : std::nullopt;
+  };
+  const std::string text = plan_text(plan, environment);
+  EXPECT_EQ(text.find("OMP_NUM_THREADS"), std::string::npos) << text;
+  EXPECT_NE(text.find("-u RANK"), std::string::npos) << text;
+}
+
+TEST(LaunchQuiet, OnlyTheExitCodeTells) {
+  const auto result =
+      run_program({ACCELERATE_CLI, "launch", "--quiet", "--cpu", "--num_processes", "2", "--tee", "1", "sh", "-c", "exit 7"});
+  EXPECT_EQ(result.exit_code, 7);
+  EXPECT_EQ(result.errors, "");
+  const auto missing = run_program({ACCELERATE_CLI, "launch", "--quiet", "/no/such/program"});
+  EXPECT_EQ(missing.exit_code, 127);
+  EXPECT_EQ(missing.errors, "");
+}
+
+// --- The default config file ------------------------------------------------------------------------------------------------
+
+TEST(LaunchConfig, TheDefaultFileCountsUnlessTheCpuIsAskedFor) {
+  const Folder home;
+  std::filesystem::create_directory(home / "accelerate");
+  std::ofstream(home / "accelerate/default_config.yaml") << "distributed_type: MULTI_GPU\nnum_processes: 3\n";
+  const auto processes = [&home](std::vector<std::string> flags) {
+    std::vector<std::string> command = {ACCELERATE_CLI, "launch", "--quiet"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    for (const char* word : {"sh", "-c", "echo ${WORLD_SIZE:-1}"}) command.emplace_back(word);
+    return run_program(command, {.environment = {{"HF_HOME", home.name()}}}).output;
+  };
+  EXPECT_EQ(processes({}), "3\n3\n3\n");
+  EXPECT_EQ(processes({"--num_processes", "2"}), "2\n2\n");
+  EXPECT_EQ(processes({"--cpu"}), "1\n");
+}
+
+TEST(LaunchTpu, SetsWhatPythonSets) {
+  MachineFacts facts = machine_with(0);
+  facts.tpu = true;
+  const LaunchPlan plan =
+      planned({"--tpu", "--num_processes", "8", "--mixed_precision", "bf16", "--downcast_bf16", "p.py"}, {}, facts);
+  EXPECT_EQ(plan.workers.size(), 1u);
+  EXPECT_EQ(plan.workers.front().variables, (Table{{"XLA_DOWNCAST_BF16", "1"}}));
+  EXPECT_THROW(planned({"--tpu", "--no_python", "p.py"}, {}, facts), UsageError);
+  EXPECT_THROW(planned({"--tpu", "--tpu_cluster", "p.py"}, {}, facts), UsageError);
+}
+
+}  // namespace
+}  // namespace accelerate::testing

@@ -1,0 +1,168 @@
+#include "launch/launch_flags.h"
+
+#include <gtest/gtest.h>
+
+#include <accelerate/core/error.h>
+#include <algorithm>
+#include <set>
+
+#include "launch/config_schema.h"
+#include "launch/launch_arguments.h"
+
+namespace accelerate {
+namespace {
+
+/// A value that `flag` accepts, other than its default.
+std::string some_value(const LaunchFlag& flag) {
+  if (flag.choices != nullptr) return flag.choice_list().back();
+  switch (flag.kind) {
+    case FlagKind::integer:
+      return "3";
+    case FlagKind::number:
+      return "2.5";
+    case FlagKind::truth:
+    case FlagKind::boolean:
+    case FlagKind::bit:
+      return "yes";
+    case FlagKind::booleans:
+      return "true,no,1";
+    default:
+      return "word";
+  }
+}
+
+std::string refusal_of(const std::vector<std::string>& line) {
+  try {
+    parse_launch_arguments(line);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "(accepted)";
+}
+
+TEST(LaunchFlags, NamesAndLettersAreUniqueAndEveryFlagIsExplained) {
+  std::set<std::string> names;
+  std::set<char> letters;
+  for (const LaunchFlag& flag : launch_flags()) {
+    EXPECT_TRUE(names.insert(flag.name).second) << flag.name;
+    EXPECT_TRUE(flag.letter == 0 || letters.insert(flag.letter).second) << flag.name;
+    EXPECT_GT(std::string(flag.help).size(), 8u) << flag.name;
+    EXPECT_EQ(find_launch_flag(flag.name), &flag);
+  }
+  EXPECT_EQ(find_launch_flag("no_such_flag"), nullptr);
+  EXPECT_EQ(find_launch_flag('\0'), nullptr);
+}
+
+TEST(LaunchFlags, EveryFlagIsKnownInBothSpellingsAndWithAnEqualsSign) {
+  for (const LaunchFlag& flag : launch_flags()) {
+    std::string hyphens = flag.name;
+    std::replace(hyphens.begin(), hyphens.end(), '_', '-');
+    const std::string value = some_value(flag);
+    std::vector<std::vector<std::string>> lines = {{"--" + std::string(flag.name)}, {"--" + hyphens}};
+    if (flag.takes_value()) {
+      lines = {{"--" + std::string(flag.name), value}, {"--" + hyphens, value}, {"--" + hyphens + "=" + value}};
+    }
+    const auto expected = parse_launch_arguments(lines.front()).values;
+    for (auto& line : lines) {
+      line.emplace_back("program");
+      const LaunchArguments read = parse_launch_arguments(line);
+      EXPECT_EQ(read.values, expected) << flag.name;
+      EXPECT_TRUE(read.given.contains(flag.destination())) << flag.name;
+      EXPECT_EQ(read.command, std::vector<std::string>{"program"}) << flag.name;
+    }
+  }
+}
+
+TEST(LaunchFlags, KeysAtTheTopOfConfigFilesAndTheirSectionsExist) {
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (flag.top_key) {
+      EXPECT_NE(find_config_key(local_config_keys(), flag.destination()), nullptr) << flag.name;
+    }
+  }
+  for (const FlagGroupInfo& group : launch_flag_groups()) {
+    if (group.section != nullptr) {
+      EXPECT_NE(find_config_key(local_config_keys(), group.section), nullptr) << group.section;
+    }
+  }
+}
+
+TEST(LaunchFlags, ValuesBecomeWhatTheirKindSays) {
+  const auto values =
+      parse_launch_arguments({"--num_processes", "4", "--gradient_clipping", "1", "--fsdp_offload_params", "True",
+                              "--megatron_lm_no_load_optim", "false", "--fp8_pad_inner_dim", "no",
+                              "--fp8_override_linear_precision", "true,false,true", "--vm", "a", "--vm=b", "--cpu"})
+          .values;
+  EXPECT_EQ(values["num_processes"], 4);
+  EXPECT_TRUE(values["gradient_clipping"].is_number_float());
+  EXPECT_EQ(values["fsdp_offload_params"], "True");
+  EXPECT_EQ(values["megatron_lm_no_load_optim"], false);
+  EXPECT_EQ(values["fp8_pad_inner_dim"], 0);
+  EXPECT_EQ(values["fp8_override_linear_precision"], nlohmann::json::array({true, false, true}));
+  EXPECT_EQ(values["vm"], nlohmann::json::array({"a", "b"}));
+  EXPECT_EQ(values["cpu"], true);
+  EXPECT_EQ(values["multi_gpu"], false);
+  EXPECT_TRUE(values["num_machines"].is_null());
+}
+
+TEST(LaunchFlags, LettersMayBeJoinedAndCarryTheirValue) {
+  for (const std::vector<std::string>& line :
+       std::vector<std::vector<std::string>>{{"-q", "-m", "-t", "3", "x"}, {"-qmt3", "x"}, {"-qm", "-t=3", "x"}}) {
+    const LaunchArguments read = parse_launch_arguments(line);
+    EXPECT_TRUE(read.is_on("quiet") && read.is_on("module"));
+    EXPECT_EQ(read.text("tee"), "3");
+    EXPECT_EQ(read.command, std::vector<std::string>{"x"});
+  }
+}
+
+TEST(LaunchFlags, TheLastOfContradictingFlagsCounts) {
+  EXPECT_FALSE(parse_launch_arguments({"--tpu_cluster", "--no_tpu_cluster"}).is_on("tpu_use_cluster"));
+  EXPECT_TRUE(parse_launch_arguments({"--no_tpu_cluster", "--tpu_cluster"}).is_on("tpu_use_cluster"));
+}
+
+TEST(LaunchFlags, NegativeNumbersAreValues) {
+  EXPECT_EQ(parse_launch_arguments({"--num_processes", "-1"}).values["num_processes"], -1);
+}
+
+TEST(LaunchFlags, WhatIsWrongIsNamed) {
+  EXPECT_NE(refusal_of({"--mixed_precision", "int8"}).find("choose no, fp16, bf16 or fp8"), std::string::npos);
+  EXPECT_NE(refusal_of({"--parallelism_config_cp_backend", "x"}).find("it can only be torch"), std::string::npos);
+  EXPECT_NE(refusal_of({"--cpu=yes"}).find("--cpu takes no value"), std::string::npos);
+  EXPECT_NE(refusal_of({"--num_processes", "--cpu"}).find("--num_processes needs a value, and --cpu follows it"),
+            std::string::npos);
+  EXPECT_NE(refusal_of({"--num_processes"}).find("nothing follows it"), std::string::npos);
+  EXPECT_NE(refusal_of({"--fsdp-ofload-params", "true"}).find("The closest is --fsdp_offload_params"), std::string::npos);
+  EXPECT_NE(refusal_of({"-x"}).find("no flag -x"), std::string::npos);
+}
+
+TEST(LaunchFlags, HelpAloneShowsEveryFlagOnce) {
+  const std::string help = launch_help({});
+  for (const LaunchFlag& flag : launch_flags()) {
+    const std::string name = "--" + std::string(flag.name);
+    const auto at = [&](const std::string& end) {
+      return help.find("  " + name + end) != std::string::npos || help.find(", " + name + end) != std::string::npos;
+    };
+    EXPECT_TRUE(at(" ") || at("\n")) << flag.name;
+  }
+  EXPECT_EQ(help.find("alone shows all"), std::string::npos);
+}
+
+TEST(LaunchFlags, HelpBesideOtherFlagsShowsWhatMattersToThem) {
+  std::vector<std::string> flags;
+  ASSERT_TRUE(asks_for_help({"--use_fsdp", "--num_processes", "2", "-h", "program", "--use_deepspeed"}, flags));
+  EXPECT_EQ(flags, (std::vector<std::string>{"use_fsdp", "num_processes"}));
+  const std::string help = launch_help(flags);
+  EXPECT_NE(help.find("\nFSDP:"), std::string::npos);
+  EXPECT_NE(help.find("--fsdp_version"), std::string::npos);
+  EXPECT_EQ(help.find("--zero_stage"), std::string::npos);
+  EXPECT_EQ(help.find("--megatron_lm_tp_degree"), std::string::npos);
+  EXPECT_NE(help.find("alone shows all"), std::string::npos);
+}
+
+TEST(LaunchFlags, HelpThatTheProgramIsAskedForIsNotOurs) {
+  std::vector<std::string> flags;
+  EXPECT_FALSE(asks_for_help({"--cpu", "program", "--help"}, flags));
+  EXPECT_FALSE(asks_for_help({"--role", "-h", "program"}, flags));
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -380,6 +380,24 @@ TEST(Examples, TrainingStopsEarlyOnEveryProcess) {
   }
 }
 
+TEST(Examples, ACheckpointThatIsGoneOnFromEndsAsTheRunThatWasNeverStopped) {
+  for (int n = 1; n <= 4; ++n) {
+    std::string folder = (std::filesystem::temp_directory_path() / "accelerate_checkpoint_XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const auto run = [&](const std::string& place, const std::string& stop_at) {
+      const auto result = launch(n, {ACCELERATE_EXAMPLES "/checkpoint", folder + place, stop_at});
+      EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+      return result.output;
+    };
+    const std::string whole = run("/whole", "0");
+    EXPECT_EQ(count(whole, "checksum"), 1) << whole;
+    EXPECT_EQ(run("/stopped", "11"), "");
+    EXPECT_EQ(run("/stopped", "0"), "resumed from " + folder + "/stopped/checkpoints/checkpoint_0\n" + whole);
+    EXPECT_TRUE(std::filesystem::exists(folder + "/stopped/final/model.safetensors.index.json"));
+    std::filesystem::remove_all(folder);
+  }
+}
+
 TEST(Examples, TheLauncherTrainsAndReportsAWorkersException) {
   const auto result = run_program({ACCELERATE_EXAMPLES "/launcher"}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;

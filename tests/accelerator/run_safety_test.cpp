@@ -1,134 +1,8 @@
 // Checkpoints that cannot be written, or are not whole when they are read: what is told, and that nothing else is touched.
-#include <sys/mount.h>
-#include <torch/torch.h>
-
-#include <fstream>
-
-#include "support/together.h"
+#include "accelerator/small_run.h"
 
 namespace run_safety {
 namespace {
-
-namespace fs = std::filesystem;
-using accelerate::Accelerator;
-using accelerate::AcceleratorOptions;
-using accelerate::CheckpointError;
-
-struct Counter {
-  int64_t count = 0;
-  bool refuses = false, fails_to_save = false;
-  accelerate::StateDict state_dict() const {
-    if (fails_to_save) throw std::runtime_error("the counter is stuck");
-    return {{"count", count}};
-  }
-  void load_state_dict(const accelerate::StateDict& state) {
-    count = state.at("count").get<int64_t>();
-    if (refuses) throw std::runtime_error("the counter refuses");
-  }
-};
-
-/// A folder that all processes know, removed when all are done with it.
-class CommonFolder {
- public:
-  explicit CommonFolder(const Accelerator& accelerator) : accelerator_(accelerator) {
-    std::vector<std::string> name = {""};
-    if (accelerator.is_main_process()) {
-      own_ = std::make_unique<TemporaryFolder>();
-      name[0] = own_->path().string();
-    }
-    accelerator.broadcast_object_list(name);
-    path_ = name[0];
-  }
-  ~CommonFolder() {
-    try {
-      accelerator_.wait_for_everyone();
-    } catch (const std::exception&) {  // the test has failed before
-    }
-  }
-  CommonFolder(const CommonFolder&) = delete;
-  CommonFolder& operator=(const CommonFolder&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  const Accelerator& accelerator_;
-  std::unique_ptr<TemporaryFolder> own_;
-  fs::path path_;
-};
-
-/// Everything that a checkpoint holds.
-struct SmallRun {
-  explicit SmallRun(const fs::path& project, int64_t width = 3)
-      : accelerator(AcceleratorOptions{.project = {.project_dir = project, .automatic_checkpoint_naming = true}}),
-        net(width, 2),
-        adamw(net->parameters(), torch::optim::AdamWOptions(0.1)),
-        rate(adamw, 1, 0.5),
-        data(accelerate::TensorDataset(torch::randn({24, width}), torch::randn({24, 2})), {.batch_size = 2}) {
-    auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, adamw, data, rate);
-    step = [this, model, optimizer, loader, scheduler]() mutable {
-      auto batch = *loader.begin();
-      accelerator.backward(torch::mse_loss(model(batch.data), batch.target));
-      optimizer.step();
-      scheduler.step();
-      optimizer.zero_grad();
-      ++counter.count;
-    };
-    accelerator.register_for_checkpointing(counter);
-  }
-
-  double learning_rate() const { return adamw.param_groups()[0].options().get_lr(); }
-  /// The weights, what AdamW remembers, the rate, the count and the next random number, as text that is equal when all are.
-  std::string everything() {
-    std::ostringstream text;
-    text.precision(17);
-    for (const auto& parameter : net->parameters()) text << parameter.sum().item<double>() << " ";
-    const auto remembered = accelerate::state_dict(adamw);
-    for (const auto& [number, state] : remembered.at("state").as<accelerate::StateDict>()) {
-      text << number << ": " << state["exp_avg"].as<torch::Tensor>().sum().item<double>() << " ";
-    }
-    const auto random = at::globalContext().defaultGenerator(at::kCPU).get_state();
-    const std::string_view bytes(static_cast<const char*>(random.const_data_ptr()), random.nbytes());
-    text << learning_rate() << " " << counter.count << " " << std::hash<std::string_view>()(bytes);
-    return text.str();
-  }
-
-  Accelerator accelerator;
-  torch::nn::Linear net;
-  torch::optim::AdamW adamw;
-  torch::optim::StepLR rate;
-  accelerate::DataLoader<accelerate::Example> data;
-  std::function<void()> step;
-  Counter counter;
-};
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
-
-void expect_in(const std::string& part, const std::string& text) {
-  EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-void replace_content(const fs::path& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
 
 class TogetherRunSafety : public Together {
  protected:
@@ -157,13 +31,16 @@ TEST_F(TogetherRunSafety, ADamagedFileOfTheNewestIsNamedAndTheOneBeforeIsTaken) 
   run.step();
   const fs::path last = run.accelerator.save_state();
   once([] {});
+  size_t files = 0;
+  const std::vector<std::string> damages = {"cut", "flipped", "empty", "missing"};
   for (const auto& name : names_in(last)) {
+    // All of them to the weights, and to the others one after the other.
+    const std::vector<std::string> chosen = name == "model.safetensors" ? damages : std::vector{damages[files++ % 4]};
     const std::string whole = content_of(last / name);
     std::string flipped = whole;
     flipped[whole.size() / 2] ^= 0x10;
     once([] {});
-    for (const std::string damage : {"cut", "flipped", "empty", "missing"}) {
-      if (name == "accelerate_manifest.json" && damage != "cut" && damage != "empty") continue;
+    for (const auto& damage : chosen) {
       once([&] {
         if (damage == "missing") {
           fs::remove(last / name);
@@ -222,31 +99,6 @@ TEST_F(TogetherRunSafety, AFolderWithoutAManifestIsTakenWhenAllOfItCanBeRead) {
 
 // --- No room --------------------------------------------------------------------------------------------------------------
 
-/// A file system of 2 MB of its own.
-class SmallDisk {
- public:
-  explicit SmallDisk(fs::path place) : place_(std::move(place)) {
-    fs::create_directories(place_);
-    if (::mount("none", place_.c_str(), "tmpfs", 0, "size=2m") != 0) throw std::runtime_error("mounting a tmpfs needs root");
-  }
-  ~SmallDisk() { ::umount2(place_.c_str(), MNT_DETACH); }
-  SmallDisk(const SmallDisk&) = delete;
-  SmallDisk& operator=(const SmallDisk&) = delete;
-  void close() const { ::mount("none", place_.c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=2m"); }
-  /// Leaves a few pages.
-  void fill() const {
-    std::ofstream file(place_ / "filler", std::ios::binary);
-    const std::string page(4096, 'x');
-    while (file.write(page.data(), 4096) && file.flush()) {
-    }
-    file.close();
-    fs::resize_file(place_ / "filler", fs::file_size(place_ / "filler") - 6 * 4096);
-  }
-
- private:
-  fs::path place_;
-};
-
 TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoints) {
   CommonFolder folder(accelerator());
   std::unique_ptr<SmallDisk> disk;
@@ -273,6 +125,22 @@ TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoint
     EXPECT_EQ(names_in(folder / "disk/checkpoints"), std::vector<std::string>{"checkpoint_0"});
     once([] {});
   }
+  once([&] { fs::remove(folder / "disk/filler"); });
+  run.step();
+  const std::string saved = fs::path(run.accelerator.save_state()).filename();
+  run.step();
+  EXPECT_EQ(newest(run).first, saved);
+  EXPECT_EQ(run.counter.count, 4);
+  once([&] { disk.reset(); });
+}
+
+TEST_F(TogetherRunSafety, AFullDiskLeavesTheOldWeightsWhereModelsAreSaved) {
+  CommonFolder folder(accelerator());
+  std::unique_ptr<SmallDisk> disk;
+  once([&] {
+    disk = std::make_unique<SmallDisk>(folder / "disk");
+    disk->fill();
+  });
   const std::string model = folder / "disk/model";
   torch::nn::Linear large(6000, 2);
   auto prepared = accelerator().prepare_model(large);
@@ -287,12 +155,6 @@ TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoint
   });
   EXPECT_EQ(accelerate::load_weights(model).at("w").numel(), 2);
   accelerator().free_memory();
-  once([&] { fs::remove(folder / "disk/filler"); });
-  run.step();
-  const std::string saved = fs::path(run.accelerator.save_state()).filename();
-  run.step();
-  EXPECT_EQ(newest(run).first, saved);
-  EXPECT_EQ(run.counter.count, 4);
   once([&] { disk.reset(); });
 }
 

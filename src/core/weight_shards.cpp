@@ -8,6 +8,8 @@
 #include <cmath>
 #include <unordered_map>
 
+#include "core/blanks.h"
+
 namespace accelerate {
 namespace {
 
@@ -22,12 +24,6 @@ struct WeightNames {
 };
 constexpr WeightNames names_of(WeightFormat format) {
   return format == WeightFormat::kSafetensors ? WeightNames{"model", ".safetensors"} : WeightNames{"pytorch_model", ".bin"};
-}
-
-std::string_view without_blanks(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\n");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
 std::string five_digits(size_t number) {

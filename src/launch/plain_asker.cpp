@@ -9,18 +9,13 @@
 #include <cstring>
 
 #include <accelerate/core/error.h>
+#include "core/blanks.h"
 #include "core/screen.h"
 
 namespace accelerate {
 namespace {
 
 constexpr size_t kLongestAnswer = 64 << 10;
-
-std::string without_blanks(const std::string& text) {
-  const size_t begin = text.find_first_not_of(" \t\r\n");
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
-}
 
 /// The option that `answer` names by its number or its text, or nothing.
 std::optional<size_t> option_named(const MenuQuestion& question, const std::string& answer) {
@@ -52,7 +47,7 @@ std::string PlainAsker::read_line(const std::string& question) {
       write("\n");
       throw ConfigError(fmt::format("The input ended before '{}' was answered. Nothing was written.", question));
     }
-    if (got == 0 || c == '\n') return without_blanks(line);
+    if (got == 0 || c == '\n') return std::string(without_blanks(line));
     line += c;
   }
   throw ConfigError(

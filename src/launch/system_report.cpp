@@ -1,4 +1,5 @@
 #include "launch/system_report.h"
+#include "core/blanks.h"
 
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
@@ -25,12 +26,6 @@ std::string report_text(const std::string& path) {
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
   return text;
-}
-
-std::string_view without_blanks(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 // What stands behind `key` and `separator` in the first line that begins with them; empty when there is none.

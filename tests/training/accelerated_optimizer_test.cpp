@@ -266,6 +266,8 @@ TEST(AcceleratedOptimizer, AnotherGoesOnFromItsState) {
     optimizer->step();
   }
   EXPECT_TRUE(torch::equal(first, second)) << first << second;
+}
+
 TEST(AcceleratedOptimizer, TwoThatTakeTurnsWithALossEachAreUnscaledInTheirOwnTurn) {
   auto first = torch::ones({2}, torch::requires_grad()), second = torch::ones({2}, torch::requires_grad());
   torch::optim::SGD sgd_first({first}, 1.0), sgd_second({second}, 1.0);

@@ -61,7 +61,7 @@ std::vector<double> flat_elements(const accelerate::DtypeFacts& dtype, const std
 
 void expect_tensor(const Json& expected, const std::string& dtype, const std::vector<int64_t>& shape,
                    const std::vector<double>& elements, const std::string& where) {
-  EXPECT_EQ(dtype, expected["dtype"]) << where;
+  EXPECT_EQ(Json(dtype), expected["dtype"]) << where;
   EXPECT_EQ(Json(shape), expected["shape"]) << where;
   ASSERT_EQ(elements.size(), expected["data"].size()) << where;
   for (size_t i = 0; i < elements.size(); ++i) {

@@ -1,4 +1,5 @@
 #include <accelerate/core/error.h>
+#include <accelerate/data/gather_for_metrics.h>
 #include <accelerate/data/prepared_loader.h>
 #include <accelerate/data/random_sampler.h>
 #include <accelerate/data/tensor_dataset.h>
@@ -71,7 +72,9 @@ ResumedLoader make_run(const RunKind& kind, LoaderPreparation preparation) {
 }
 
 at::Tensor default_numbers() { return at::Generator(at::globalContext().defaultGenerator(at::kCPU)).get_state(); }
-void set_default_numbers(const at::Tensor& numbers) { at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(numbers); }
+void set_default_numbers(const at::Tensor& numbers) {
+  at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(numbers);
+}
 
 /// Two epochs; after `stop` steps the state is taken, as is what the training would draw next, and a new run goes on from there.
 std::vector<Step> run_stopped_at(const RunKind& kind, const LoaderPreparation& preparation, int64_t stop) {
@@ -148,6 +151,43 @@ TEST_F(TogetherResumedLoader, GoesOnWithTheBatchesAndDrawsOfARunThatWasNeverStop
         << kind.configuration.even_batches << " split " << kind.configuration.split_batches << " dispatch "
         << *kind.configuration.dispatch_batches << " shuffle " << kind.options.shuffle << " sampler " << kind.sampler
         << " seedable " << kind.configuration.use_seedable_sampler << " workers " << kind.options.num_workers;
+  }
+}
+
+TEST_F(TogetherResumedLoader, MetricsOfARunThatGoesOnCountEverySampleOnce) {
+  for (const bool dispatch : {false, true}) {
+    RunKind kind{.samples = 37};
+    kind.options = {.batch_size = 2, .shuffle = true};
+    kind.configuration = {.dispatch_batches = dispatch};
+    for (const int64_t stop : {1, 3}) {
+      const auto gradients = std::make_shared<accelerate::GradientState>();
+      const LoaderPreparation preparation{.state = state(), .gradient_state = gradients};
+      std::map<int64_t, int> counted;
+      const auto add_up = [&](const at::Tensor& batch) {
+        for (const int64_t sample : take_step(accelerate::gather_for_metrics(state(), *gradients, batch), 0).batch)
+          ++counted[sample];
+      };
+      StateDict progress;
+      {
+        torch::manual_seed(8);
+        auto loader = make_run(kind, preparation);
+        int64_t taken = 0;
+        for (auto& batch : loader) {
+          add_up(batch);
+          if (++taken < stop) continue;
+          progress = loader.state_dict();
+          break;
+        }
+      }
+      torch::manual_seed(9);
+      auto resumed = make_run(kind, preparation);
+      resumed.load_state_dict(progress);
+      for (auto& batch : resumed) add_up(batch);
+      EXPECT_EQ(counted.size(), 37U);
+      for (const auto& item : counted) {
+        EXPECT_EQ(item.second, 1) << "sample " << item.first << ", stopped after " << stop << ", dispatched " << dispatch;
+      }
+    }
   }
 }
 

@@ -41,7 +41,9 @@ void BackgroundSave::work() {
   part_written_.notify_all();
   if (job_.staged) {
     try {
-      if (failure_.empty()) failure_ = job_.await_reports(give_up_);
+      // Also after a failure: what a peer still writes into could not be removed.
+      const std::string missing = job_.await_reports(give_up_);
+      if (failure_.empty()) failure_ = missing;
       if (failure_.empty()) failure_ = job_.put_together();
     } catch (...) {
       failure_ = "putting it together was not possible.";

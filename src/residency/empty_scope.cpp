@@ -1,0 +1,116 @@
+#include "residency/empty_scope.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "residency/interception.h"
+
+namespace accelerate::residency {
+namespace {
+
+// Scopes belong to a thread, as the dispatcher's own do.
+thread_local EmptyScope* innermost = nullptr;
+
+bool takes_tensors(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.arguments().begin(), schema.arguments().end(), [](const c10::Argument& argument) {
+    const std::string kind = argument.type()->str();
+    return kind.find("Tensor") != std::string::npos;
+  });
+}
+
+bool gives_tensors(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) { return result.type()->str().find("Tensor") != std::string::npos; });
+}
+
+/// Code of LibTorch that makes a tensor below autograd fills it by its pointer right away (`torch::tensor({1, 2, 3})`).
+bool filled_by_pointer() { return c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::ADInplaceOrView); }
+
+}  // namespace
+
+EmptyScope::EmptyScope(c10::Device device, bool include_buffers)
+    : device_(device),
+      include_buffers_(include_buffers),
+      outer_(innermost),
+      log_(std::make_shared<InitLog>()),
+      included_((intercept_operators(), kKey)) {
+  innermost = this;
+}
+
+EmptyScope::~EmptyScope() {
+  innermost = outer_;
+  try {
+    if (!include_buffers_) give_bytes_to_buffers();
+  } catch (...) {  // without memory for them they stay as they are, and whoever uses them is told so
+  }
+}
+
+EmptyScope* EmptyScope::current() { return innermost; }
+
+void EmptyScope::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  bool known = false, any = false;
+  for (const auto& argument : torch::jit::last(*stack, schema.arguments().size())) {
+    visit_tensors(argument, [&](const at::Tensor& tensor) {
+      any = true;
+      known |= tensor.defined() && log_->knows(tensor);
+    });
+  }
+  if (known) {
+    const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
+    return run_on_meta(op, stack);
+  }
+  const auto device = any ? std::nullopt : schema.argumentIndexWithName("device");
+  if (!device || takes_tensors(schema) || !gives_tensors(schema) || filled_by_pointer()) return run_on_weights(op, keys, stack);
+  const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
+  make(op, static_cast<size_t>(*device), stack);
+}
+
+void EmptyScope::make(const c10::OperatorHandle& op, size_t device_argument, torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  const auto arguments = torch::jit::last(*stack, count).vec();
+  (*stack)[stack->size() - count + device_argument] = device_;
+  if (const auto pinned = op.schema().argumentIndexWithName("pin_memory")) {
+    (*stack)[stack->size() - count + static_cast<size_t>(*pinned)] = c10::IValue();
+  }
+  op.callBoxed(stack);
+  const auto results = torch::jit::last(*stack, op.schema().returns().size());
+  if (device_.is_meta()) return log_->add(op, arguments, results);
+  const auto& asked = arguments[device_argument];
+  for (const auto& result : results) {
+    const auto device = asked.isNone() ? c10::Device(c10::kCPU) : asked.toDevice();
+    visit_tensors(result, [&](const at::Tensor& tensor) { moved_.push_back({Weak(tensor.getIntrusivePtr()), device}); });
+  }
+}
+
+void EmptyScope::run_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const size_t count = schema.arguments().size();
+  const auto arguments = torch::jit::last(*stack, count).vec();
+  const bool values = !gives_tensors(schema);  // a number is wanted, which only bytes can tell
+  for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    (*stack)[i] = map_tensors((*stack)[i], [&](const at::Tensor& tensor) {
+      if (log_->knows(tensor)) return values ? log_->replay(std::vector{tensor})[0] : tensor;
+      return values || tensor.dim() == 0 ? tensor : tensor.to(c10::Device(c10::kMeta));
+    });
+  }
+  op.callBoxed(stack);
+  if (!values) log_->add(op, arguments, torch::jit::last(*stack, schema.returns().size()));
+}
+
+void EmptyScope::give_bytes_to_buffers() {
+  const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
+  std::vector<at::Tensor> buffers;
+  for (auto& tensor : log_->alive()) {
+    // Nothing but this tells parameters from buffers.
+    if (tensor.is_meta() && !tensor.requires_grad()) buffers.push_back(std::move(tensor));
+  }
+  for (const auto& [weak, device] : moved_) {
+    const at::Tensor tensor(weak.lock());
+    if (tensor.defined() && !tensor.requires_grad()) make_real(tensor, tensor.to(device));
+  }
+  const auto real = log_->replay(buffers);
+  for (size_t i = 0; i < buffers.size(); ++i) make_real(buffers[i], real[i]);
+}
+
+}  // namespace accelerate::residency

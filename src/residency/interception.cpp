@@ -1,0 +1,164 @@
+#include "residency/interception.h"
+
+#include <accelerate/core/error.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "residency/empty_scope.h"
+#include "residency/managed_storage.h"
+#include "residency/pager.h"
+
+namespace accelerate::residency {
+namespace {
+
+/// Whether an operator returns a view of an argument, or may: such a one needs no bytes, and where it copies after all, the copy
+/// is an operator of its own.
+bool may_alias(const c10::FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); });
+}
+
+/// The weights that an operator uses, pinned while it runs.
+class Pins {
+ public:
+  Pins(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const auto* alias = schema.arguments()[i].alias_info();
+      const bool writes = alias && alias->isWrite();
+      visit_tensors(arguments[i], [&](const at::Tensor& tensor) { add(tensor, writes); });
+    }
+    // All at once: one that is brought alone might be dropped for the next.
+    for (size_t i = 0; i < groups_.size(); ++i) {
+      try {
+        groups_[i].pager->pin(groups_[i].touches);
+      } catch (...) {
+        for (size_t pinned = 0; pinned < i; ++pinned) release(groups_[pinned], false);
+        throw;
+      }
+    }
+  }
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+  ~Pins() {
+    for (auto& group : groups_) release(group, false);
+  }
+
+  bool empty() const { return groups_.empty(); }
+  /// The operator has returned. Changes are brought home.
+  void finish() {
+    while (!groups_.empty()) {
+      const Group group = std::move(groups_.back());
+      groups_.pop_back();
+      group.pager->unpin(group.touches, true);
+    }
+  }
+
+ private:
+  struct Group {
+    std::shared_ptr<Pager> pager;
+    std::vector<Pager::Touch> touches;
+  };
+
+  void add(const at::TensorBase& tensor, bool writes) {
+    const StorageRecord* record = has_key(tensor) ? record_of(tensor) : nullptr;
+    if (!record) return;
+    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& each) { return each.pager == record->pager; });
+    if (group == groups_.end()) group = groups_.insert(group, {record->pager, {}});
+    for (auto& touch : group->touches) {
+      if (touch.unit == record->unit && touch.weight == record->weight) {
+        touch.writes |= writes;
+        return;
+      }
+    }
+    group->touches.push_back({record->unit, record->weight, writes});
+  }
+
+  static void release(const Group& group, bool succeeded) noexcept { group.pager->unpin(group.touches, succeeded); }
+
+  std::vector<Group> groups_;
+};
+
+/// Autocast keeps the casts of weights until its scope ends: all of a model, in the end. Those of weights that come and go are not
+/// kept.
+class WithoutCastCache {
+ public:
+  WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }
+  ~WithoutCastCache() { at::autocast::set_autocast_cache_enabled(before_); }
+
+ private:
+  bool before_ = at::autocast::is_autocast_cache_enabled();
+};
+
+}  // namespace
+
+void run_on_weights(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  // The key stays on: what copies inside is caught there.
+  if (may_alias(schema)) return op.redispatchBoxed(after_us(keys), stack);
+  const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
+  Pins pins(schema, torch::jit::last(*stack, schema.arguments().size()));
+  if (pins.empty()) return op.redispatchBoxed(after_us(keys), stack);
+  {
+    const WithoutCastCache without;
+    op.redispatchBoxed(after_us(keys), stack);
+  }
+  pins.finish();
+}
+
+namespace {
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (EmptyScope* scope = EmptyScope::current()) return scope->run(op, keys, stack);
+  run_on_weights(op, keys, stack);
+}
+
+/// The key set of a tensor is protected; a pointer to the member reaches it.
+struct Keys : c10::TensorImpl {
+  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) { return tensor.*(&Keys::key_set_); }
+};
+
+}  // namespace
+
+c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
+  const auto mapped = [&](const at::Tensor& tensor) { return tensor.defined() ? map(tensor) : tensor; };
+  if (value.isTensor()) return mapped(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& each : value.toTensorVector()) list.push_back(mapped(each));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const auto& each : value.toOptionalTensorVector()) list.push_back(each ? std::optional(mapped(*each)) : std::nullopt);
+    return list;
+  }
+  return value;
+}
+
+void intercept_operators() {
+  static std::once_flag once;
+  static std::unique_ptr<torch::Library> library;
+  std::call_once(once, [] {
+    if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey)) {
+      throw UsageError(std::string("Offloading and empty weights use LibTorch's dispatch key ") + c10::toString(kKey) +
+                       ", for which another library in this process has a fallback.");
+    }
+    library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+    library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+  });
+}
+
+void set_key(const at::TensorBase& tensor, bool on) {
+  auto& keys = Keys::of(*tensor.unsafeGetTensorImpl());
+  keys = on ? keys.add(kKey) : keys.remove(kKey);
+}
+
+bool has_key(const at::TensorBase& tensor) { return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kKey); }
+
+}  // namespace accelerate::residency

@@ -1,0 +1,212 @@
+#include "residency/pager.h"
+
+#include <accelerate/core/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "residency/managed_storage.h"
+
+namespace accelerate::residency {
+namespace {
+
+/// What vectorised kernels like.
+constexpr uint64_t kAlignment = 64;
+/// Looking further ahead costs time at every use and gains nothing.
+constexpr size_t kFarthest = 512;
+constexpr size_t kNotExpected = SIZE_MAX;
+
+}  // namespace
+
+Pager::Pager(const PagerOptions& options)
+    : options_(options), slots_(options.device, options.budget), carriers_(options.threads) {}
+
+void Pager::add_unit(std::vector<NewWeight> weights) {
+  const std::lock_guard lock(mutex_);
+  const int number = static_cast<int>(units_.size());
+  Unit& unit = units_.emplace_back();
+  order_.add_unit();
+  for (auto& weight : weights) {
+    const auto record = std::make_shared<StorageRecord>(shared_from_this(), number, static_cast<int>(unit.weights.size()));
+    manage(*weight.storage, record, options_.device, weight.name);
+    unit.weights.push_back({std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home),
+                            unit.bytes});
+    unit.bytes += (unit.weights.back().home->size() + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+void Pager::check_writes(std::span<const Touch> touches) const {
+  for (const Touch& touch : touches) {
+    const Weight& weight = units_[static_cast<size_t>(touch.unit)].weights[static_cast<size_t>(touch.weight)];
+    if (!touch.writes || weight.home->writable()) continue;
+    throw UsageError("The weight " + weight.name + " cannot be changed in place: it is read from " + weight.home->where() +
+                     ", which stays as it is. Dispatch it to a device to change it.");
+  }
+}
+
+void Pager::pin(std::span<const Touch> touches) {
+  std::unique_lock lock(mutex_);
+  check_writes(touches);
+  bool another = false;
+  for (const Touch& touch : touches) {
+    Unit& unit = units_[static_cast<size_t>(touch.unit)];
+    ++unit.pins;
+    unit.last_use = ++uses_;
+    another |= order_.used(touch.unit);
+  }
+  try {
+    if (another) look_ahead();
+    for (const Touch& touch : touches) require(units_[static_cast<size_t>(touch.unit)], lock);
+    if (another) begin_expected();
+    for (const Touch& touch : touches) await(units_[static_cast<size_t>(touch.unit)], lock);
+  } catch (...) {
+    for (const Touch& touch : touches) --units_[static_cast<size_t>(touch.unit)].pins;
+    throw;
+  }
+}
+
+void Pager::unpin(std::span<const Touch> touches, bool succeeded) {
+  std::unique_lock lock(mutex_);
+  std::exception_ptr failure;
+  for (const Touch& touch : touches) {
+    if (!touch.writes || !succeeded) continue;
+    const Unit& unit = units_[static_cast<size_t>(touch.unit)];
+    const Weight& weight = unit.weights[static_cast<size_t>(touch.weight)];
+    const void* bytes = unit.slot.const_data_ptr<uint8_t>() + weight.offset;
+    lock.unlock();  // the unit is pinned
+    try {
+      weight.home->write(bytes);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+  }
+  for (const Touch& touch : touches) {
+    Unit& unit = units_[static_cast<size_t>(touch.unit)];
+    --unit.pins;
+    // Half of a change is none: the next use sees what is at home.
+    if (touch.writes && (!succeeded || failure) && droppable(unit)) drop(unit);
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+void Pager::drop_all() {
+  const std::lock_guard lock(mutex_);
+  for (auto& unit : units_) {
+    if (droppable(unit)) drop(unit);
+  }
+}
+
+PagerCounts Pager::counts() const {
+  const std::lock_guard lock(mutex_);
+  PagerCounts counts = counts_;
+  counts.peak = slots_.peak();
+  return counts;
+}
+
+void Pager::look_ahead() {
+  expected_ = order_.expected(kFarthest);
+  distances_.assign(units_.size(), kNotExpected);
+  for (size_t i = 0; i < expected_.size(); ++i) distances_[static_cast<size_t>(expected_[i])] = i;
+}
+
+bool Pager::make_room(uint64_t bytes, size_t distance) {
+  if (slots_.fits(bytes)) return true;
+  struct Candidate {
+    size_t distance;
+    Unit* unit;
+  };
+  std::vector<Candidate> candidates;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const size_t expected = i < distances_.size() ? distances_[i] : kNotExpected;
+    if (expected >= distance && droppable(units_[i])) candidates.push_back({expected, &units_[i]});
+  }
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.distance != b.distance ? a.distance > b.distance : a.unit->last_use < b.unit->last_use;
+  });
+  uint64_t missing = slots_.missing(bytes);
+  size_t count = 0;
+  while (count < candidates.size() && missing > 0) {
+    missing -= std::min(missing, static_cast<uint64_t>(candidates[count++].unit->slot.nbytes()));
+  }
+  if (missing > 0) return false;
+  for (size_t i = 0; i < count; ++i) drop(*candidates[i].unit);
+  return true;
+}
+
+void Pager::begin_load(Unit& unit, bool urgent) {
+  unit.slot = slots_.take(unit.bytes);
+  std::vector<Transfer::Load> loads;
+  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot.mutable_data_ptr<uint8_t>() + weight.offset});
+  unit.transfer = std::make_shared<Transfer>(std::move(loads));
+  carriers_.carry(unit.transfer, urgent);
+  ++counts_.loads;
+  counts_.demanded += urgent;
+  counts_.bytes += unit.bytes;
+}
+
+void Pager::begin_expected() {
+  for (size_t i = 0; i < expected_.size(); ++i) {
+    Unit& unit = units_[static_cast<size_t>(expected_[i])];
+    if (unit.slot.defined()) continue;
+    if (!make_room(unit.bytes, i + 1)) return;
+    begin_load(unit, false);
+  }
+}
+
+void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
+  while (!unit.slot.defined()) {
+    if (make_room(unit.bytes, 0)) return begin_load(unit, true);
+    // What was foreseen wrongly can be dropped as soon as it has come.
+    const auto other = std::find_if(units_.begin(), units_.end(), [](const Unit& each) { return each.pins == 0 && under_way(each); });
+    if (other == units_.end()) {
+      for (auto& each : units_) {
+        if (droppable(each)) drop(each);
+      }
+      return begin_load(unit, true);
+    }
+    const auto transfer = other->transfer;
+    lock.unlock();
+    try {
+      transfer->finish();
+    } catch (...) {  // whoever wants it will hear of it
+    }
+    lock.lock();
+  }
+}
+
+void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
+  while (unit.transfer || !unit.slot.defined()) {
+    require(unit, lock);  // another thread may have met a failure since
+    const auto transfer = unit.transfer;
+    if (!transfer) return;
+    std::exception_ptr failure;
+    lock.unlock();
+    try {
+      transfer->finish();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (unit.transfer == transfer) {
+      unit.transfer.reset();
+      if (failure) slots_.give_back(std::exchange(unit.slot, {}));
+      for (auto& weight : unit.weights) {
+        const auto storage = weight.storage.lock();
+        if (storage && !failure) show_bytes(*storage, unit.slot.mutable_data_ptr<uint8_t>() + weight.offset);
+      }
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+}
+
+void Pager::drop(Unit& unit) {
+  for (auto& weight : unit.weights) {
+    const auto storage = weight.storage.lock();
+    if (storage && !unit.transfer) hide_bytes(*storage, weight.name);
+  }
+  unit.transfer.reset();
+  slots_.give_back(std::exchange(unit.slot, {}));
+}
+
+}  // namespace accelerate::residency

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/StorageImpl.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "residency/slots.h"
+#include "residency/transfer.h"
+#include "residency/use_order.h"
+#include "residency/weight_home.h"
+
+namespace accelerate::residency {
+
+struct PagerOptions {
+  /// Where weights are computed with.
+  c10::Device device = c10::kCPU;
+  /// The most memory there that weights take turns in. An operator that needs more at once gets it all the same.
+  uint64_t budget = 0;
+  /// Threads that read.
+  int threads = 4;
+};
+
+struct PagerCounts {
+  int64_t loads = 0;
+  /// Loads that were not foreseen: somebody had to wait from their beginning to their end.
+  int64_t demanded = 0;
+  uint64_t bytes = 0, peak = 0;
+};
+
+/// Brings weights when operators need them, and drops them when the room is needed.
+///
+/// Correct by demand: whatever is used is brought. Fast by prediction: the order of uses is learned, and what is expected next is
+/// brought ahead, in the place of what is expected last. All decisions follow the order of uses alone.
+///
+/// One lock guards everything but the bytes under way; nobody holds it while reading. A unit that an operator uses is pinned, and
+/// stays where it is until the operator has returned.
+class Pager : public std::enable_shared_from_this<Pager> {
+ public:
+  /// A storage of which an operator uses the bytes.
+  struct Touch {
+    int unit, weight;
+    bool writes;
+  };
+
+  explicit Pager(const PagerOptions& options);
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  struct NewWeight {
+    std::string name;
+    c10::intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<WeightHome> home;
+  };
+  /// Takes charge of storages that come and go together. Their bytes are dropped: `home` has them.
+  void add_unit(std::vector<NewWeight> weights);
+
+  /// Brings the units, waiting as long as it takes, and pins them. CheckpointError when a home cannot be read, UsageError when
+  /// one that is to be written takes no changes; then nothing is pinned.
+  void pin(std::span<const Touch> touches);
+  /// After `pin`. Changes are brought home when the operator has succeeded, and dropped otherwise. CheckpointError when a home
+  /// cannot be written.
+  void unpin(std::span<const Touch> touches, bool succeeded);
+
+  /// Drops everything that is not pinned.
+  void drop_all();
+  PagerCounts counts() const;
+
+ private:
+  struct Weight {
+    std::string name;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<WeightHome> home;
+    uint64_t offset;  // in the slot
+  };
+  struct Unit {
+    std::vector<Weight> weights;
+    uint64_t bytes = 0;
+    int pins = 0;
+    uint64_t last_use = 0;
+    at::Tensor slot = {};                     // while it is there or on its way
+    std::shared_ptr<Transfer> transfer = {};  // until somebody has used what it brought
+  };
+
+  static bool under_way(const Unit& unit) { return unit.transfer && !unit.transfer->ended(); }
+  static bool droppable(const Unit& unit) { return unit.slot.defined() && unit.pins == 0 && !under_way(unit); }
+
+  void check_writes(std::span<const Touch> touches) const;
+  /// Learns what is expected after the uses so far.
+  void look_ahead();
+  /// Makes room for `bytes` by dropping units that are expected later than at `distance`. Drops nothing when that is not enough.
+  bool make_room(uint64_t bytes, size_t distance);
+  void begin_load(Unit& unit, bool urgent);
+  /// Begins to load what is expected, as far as there is room.
+  void begin_expected();
+  /// Sees to it that the unit is there or on its way.
+  void require(Unit& unit, std::unique_lock<std::mutex>& lock);
+  /// Waits until it is there, and shows its bytes to its storages.
+  void await(Unit& unit, std::unique_lock<std::mutex>& lock);
+  void drop(Unit& unit);
+
+  PagerOptions options_;
+  mutable std::mutex mutex_;
+  std::deque<Unit> units_;  // which stay where they are when others are added
+  Slots slots_;
+  UseOrder order_;
+  std::vector<int> expected_;      // nearest first
+  std::vector<size_t> distances_;  // of each unit in expected_
+  uint64_t uses_ = 0;
+  PagerCounts counts_;
+  Carriers carriers_;  // the last: they fill slots
+};
+
+}  // namespace accelerate::residency

@@ -1,0 +1,141 @@
+#include "residency/weight_home.h"
+
+#include <accelerate/core/error.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace accelerate::residency {
+namespace {
+
+/// A descriptor that closes itself, and the reads and writes of it that are whole or an error.
+class Descriptor {
+ public:
+  Descriptor(std::string path, int flags) : path_(std::move(path)), number_(open(path_.c_str(), flags | O_CLOEXEC)) {
+    if (number_ < 0) fail("open");
+  }
+  ~Descriptor() { close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  const std::string& path() const { return path_; }
+
+  struct stat status() const {
+    struct stat status {};
+    if (fstat(number_, &status) != 0) fail("look at");
+    return status;
+  }
+
+  void read(char* to, uint64_t size, uint64_t offset) const {
+    while (size > 0) {
+      const ssize_t got = pread(number_, to, size, static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail("read");
+      if (got == 0) throw CheckpointError(path_ + " has become shorter since its weights were dispatched.");
+      to += got, size -= static_cast<uint64_t>(got), offset += static_cast<uint64_t>(got);
+    }
+  }
+
+  void write(const char* from, uint64_t size) const {
+    for (uint64_t offset = 0; size > 0;) {
+      const ssize_t put = pwrite(number_, from, size, static_cast<off_t>(offset));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) fail("write");
+      from += put, size -= static_cast<uint64_t>(put), offset += static_cast<uint64_t>(put);
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(const char* doing) const {
+    throw CheckpointError(std::string("Cannot ") + doing + " " + path_ + ": " + std::strerror(errno) + ".");
+  }
+
+  std::string path_;
+  int number_;
+};
+
+}  // namespace
+
+void WeightHome::write(const void*) { throw UsageError(where() + " is not changed."); }
+
+class CheckpointFile {
+ public:
+  explicit CheckpointFile(const std::string& path) : descriptor_(path, O_RDONLY), status_(descriptor_.status()) {
+    if (!S_ISREG(status_.st_mode)) throw CheckpointError(path + " is not a file.");
+  }
+
+  uint64_t size() const { return static_cast<uint64_t>(status_.st_size); }
+  const std::string& path() const { return descriptor_.path(); }
+
+  void read(void* to, uint64_t size, uint64_t offset) const {
+    const struct stat now = descriptor_.status();
+    const auto same = [](const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; };
+    if (now.st_size != status_.st_size || !same(now.st_mtim, status_.st_mtim)) {
+      throw CheckpointError(path() + " was changed since its weights were dispatched. Load it again.");
+    }
+    descriptor_.read(static_cast<char*>(to), size, offset);
+  }
+
+ private:
+  Descriptor descriptor_;
+  struct stat status_;
+};
+
+namespace {
+
+class HomeInFile final : public WeightHome {
+ public:
+  HomeInFile(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size)
+      : WeightHome(size), file_(std::move(file)), offset_(offset) {
+    if (offset > file_->size() || size > file_->size() - offset) throw CheckpointError(file_->path() + " ends too early.");
+  }
+
+  std::string where() const override { return file_->path(); }
+  void read(void* to, uint64_t size, uint64_t offset) const override { file_->read(to, size, offset_ + offset); }
+
+ private:
+  std::shared_ptr<const CheckpointFile> file_;
+  uint64_t offset_;
+};
+
+/// Opened for each read: a folder of offloaded weights has a file for each, more than a process may hold open.
+class HomeOfFile final : public WeightHome {
+ public:
+  HomeOfFile(std::string path, uint64_t size) : WeightHome(size), path_(std::move(path)) {
+    const struct stat status = Descriptor(path_, O_RDONLY).status();
+    if (static_cast<uint64_t>(status.st_size) != size) {
+      throw CheckpointError(path_ + " has " + std::to_string(status.st_size) + " bytes; " + std::to_string(size) +
+                            " were expected.");
+    }
+  }
+
+  std::string where() const override { return path_; }
+  void read(void* to, uint64_t size, uint64_t offset) const override {
+    Descriptor(path_, O_RDONLY).read(static_cast<char*>(to), size, offset);
+  }
+  bool writable() const override { return true; }
+  void write(const void* from) override { Descriptor(path_, O_WRONLY).write(static_cast<const char*>(from), size()); }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::shared_ptr<const CheckpointFile> open_checkpoint_file(const std::string& path) {
+  return std::make_shared<const CheckpointFile>(path);
+}
+
+std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size) {
+  return std::make_shared<HomeInFile>(std::move(file), offset, size);
+}
+
+std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size) {
+  return std::make_shared<HomeOfFile>(path, size);
+}
+
+}  // namespace accelerate::residency

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/byte_source.h"
+
+namespace accelerate::residency {
+
+/// Where the bytes of a weight live while they are not where they are computed with.
+class WeightHome {
+ public:
+  virtual ~WeightHome() = default;
+
+  uint64_t size() const { return size_; }
+  /// What errors call it.
+  virtual std::string where() const = 0;
+  /// Fills `to` with `size` bytes from `offset` on. Threads may read at once. CheckpointError when they cannot be had.
+  virtual void read(void* to, uint64_t size, uint64_t offset) const = 0;
+  /// Whether it takes changes.
+  virtual bool writable() const { return false; }
+  /// Replaces all bytes. Only for a home that is writable.
+  virtual void write(const void* from);
+
+ protected:
+  explicit WeightHome(uint64_t size) : size_(size) {}
+
+ private:
+  uint64_t size_;
+};
+
+/// A file that is read where it lies and never changed: a weight in somebody's checkpoint. The file stays open, so that it may be
+/// renamed or removed meanwhile; a change of it is noticed.
+class CheckpointFile;
+
+/// Opens a file for homes in it. CheckpointError when it cannot be opened.
+std::shared_ptr<const CheckpointFile> open_checkpoint_file(const std::string& path);
+/// A weight that is `size` bytes of `file` from `offset` on. CheckpointError when the file is shorter.
+std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size);
+/// A weight that is a file of its own, of raw bytes, which takes changes.
+std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size);
+
+}  // namespace accelerate::residency

@@ -2,10 +2,12 @@
 
 // Accelerate for C++. The table of contents, lowest level first.
 
+#include <accelerate/core/byte_size.h>
 #include <accelerate/core/error.h>
 #include <accelerate/core/format.h>
 #include <accelerate/core/launch_environment.h>
 #include <accelerate/core/logging.h>
+#include <accelerate/core/ordered_map.h>
 #include <accelerate/core/progress.h>
 #include <accelerate/core/version.h>
 
@@ -48,6 +50,13 @@
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
+
+#include <accelerate/big_model/device_map.h>
+#include <accelerate/big_model/infer_auto_device_map.h>
+#include <accelerate/big_model/max_memory.h>
+#include <accelerate/big_model/module_sizes.h>
+#include <accelerate/big_model/place.h>
+#include <accelerate/big_model/tied_parameters.h>
 
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/accelerator/notebook_launcher.h>

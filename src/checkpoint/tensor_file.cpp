@@ -85,19 +85,19 @@ TensorDict read_torch(const ByteSource& source) {
   return tensors;
 }
 
-/// A zip archive, or a pickle as the old format begins with one. No safetensors file begins so: its header would be too long.
-bool looks_like_torch(const ByteSource& source) {
-  if (source.size() < 2) return false;
-  const std::string start = source.text(0, 2);
-  return start == "PK" || start == "\x80\x02" || start == "\x80\x03" || start == "\x80\x04" || start == "\x80\x05";
-}
-
 bool same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() > 0 && a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl() &&
          a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
 }  // namespace
+
+/// A zip archive, or a pickle as the old format begins with one. No safetensors file begins so: its header would be too long.
+bool looks_like_torch(const ByteSource& source) {
+  if (source.size() < 2) return false;
+  const std::string start = source.text(0, 2);
+  return start == "PK" || start == "\x80\x02" || start == "\x80\x03" || start == "\x80\x04" || start == "\x80\x05";
+}
 
 TensorFormat format_by_name(const std::string& path) {
   const auto extension = std::filesystem::path(path).extension();

@@ -22,6 +22,9 @@ void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name,
 /// Reads either format, which the first bytes tell. CheckpointError names the file and what is wrong with it.
 TensorDict read_tensors(const ByteSource& source);
 
+/// A file of torch.save rather than a safetensors file, by its first bytes.
+bool looks_like_torch(const ByteSource& source);
+
 /// Without the names whose tensor is the same memory in the same shape under an earlier name: weights that are tied. Those are
 /// listed in `tied`, with the name that was kept.
 TensorDict without_tied(const TensorDict& tensors, std::vector<std::pair<std::string, std::string>>* tied = nullptr);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "checkpoint/staged_folder.h"
+#include "checkpoint/stored_tensors.h"
 #include "checkpoint/tensor_file.h"
 #include "core/file.h"
 #include "core/weight_index.h"
@@ -76,28 +77,6 @@ class WeightFiles {
   std::vector<std::unique_ptr<OutputFile>> files_;
 };
 
-TensorDict load_shards(const fs::path& index_path) {
-  const InputFile file(index_path);
-  const WeightIndex index = read_weight_index(file);
-  TensorDict weights;
-  for (const auto& name : index.files()) {
-    const fs::path shard = index_path.parent_path() / name;
-    std::error_code problem;
-    if (!fs::exists(shard, problem)) {
-      throw CheckpointError(fmt::format("{} names {}, which is not there.", index_path.string(), name));
-    }
-    for (auto& [tensor_name, tensor] : read_tensors(InputFile(shard))) weights[tensor_name] = tensor;
-  }
-  for (const auto& [tensor_name, name] : index.weight_map) {
-    if (!weights.contains(tensor_name)) {
-      throw CheckpointError(fmt::format("{} says that {} holds {}, which it does not.", index_path.string(), name, tensor_name));
-    }
-  }
-  return weights;
-}
-
-bool is_index(const fs::path& path) { return path.string().ends_with(".index.json"); }
-
 }  // namespace
 
 void save_weights(const TensorDict& weights, const std::string& folder, const SaveModelOptions& options) {
@@ -129,17 +108,17 @@ void save_weights(const TensorDict& weights, const std::string& folder, const Sa
 
 TensorDict load_weights(const std::string& path) {
   const Busy busy("load_weights", path);
-  if (is_index(path)) return load_shards(path);
-  std::error_code problem;
-  if (!fs::is_directory(path, problem)) return read_tensors(InputFile(path));
-  for (const auto format : {WeightFormat::kSafetensors, WeightFormat::kTorch}) {
-    for (const auto& name : {weight_file_name(format), weight_index_name(format)}) {
-      const fs::path found = fs::path(path) / name;
-      if (fs::exists(found, problem)) return load_weights(found.string());
+  const WeightFileList list = find_weight_files(path);
+  TensorDict weights;
+  for (const auto& file : list.files) {
+    for (auto& [name, tensor] : read_tensors(InputFile(file))) weights[name] = tensor;
+  }
+  for (const auto& [tensor, file] : list.tensors) {
+    if (!weights.contains(tensor)) {
+      throw CheckpointError(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor));
     }
   }
-  throw CheckpointError(
-      fmt::format("{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json is there.", path));
+  return weights;
 }
 
 }  // namespace accelerate

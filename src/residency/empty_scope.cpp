@@ -1,6 +1,7 @@
 #include "residency/empty_scope.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "residency/interception.h"
@@ -44,6 +45,10 @@ EmptyScope::~EmptyScope() {
   } catch (...) {  // without memory for them they stay as they are, and whoever uses them is told so
   }
 }
+
+OutsideEmptyScopes::OutsideEmptyScopes() : before_(std::exchange(innermost, nullptr)) {}
+
+OutsideEmptyScopes::~OutsideEmptyScopes() { innermost = before_; }
 
 EmptyScope* EmptyScope::current() { return innermost; }
 

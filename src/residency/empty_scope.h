@@ -41,4 +41,16 @@ class EmptyScope {
   c10::impl::IncludeDispatchKeyGuard included_;
 };
 
+/// While it lives, this thread is in no such scope: for code of ours that makes tensors which must be real.
+class OutsideEmptyScopes {
+ public:
+  OutsideEmptyScopes();
+  ~OutsideEmptyScopes();
+  OutsideEmptyScopes(const OutsideEmptyScopes&) = delete;
+  OutsideEmptyScopes& operator=(const OutsideEmptyScopes&) = delete;
+
+ private:
+  EmptyScope* before_;
+};
+
 }  // namespace accelerate::residency

@@ -1,24 +1,13 @@
 #include "residency/slots.h"
 
 #include <ATen/ops/empty.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "residency/host_memory.h"
+
 namespace accelerate::residency {
-namespace {
-
-/// Pages of 2 MiB where the system has them: a slot of fresh memory is touched in a fraction of the time.
-void ask_for_large_pages(const at::Tensor& slot) {
-  constexpr uintptr_t kPage = uintptr_t{2} << 20;
-  const auto begin = (reinterpret_cast<uintptr_t>(slot.data_ptr()) + kPage - 1) & ~(kPage - 1);
-  const auto end = (reinterpret_cast<uintptr_t>(slot.data_ptr()) + slot.nbytes()) & ~(kPage - 1);
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
-}  // namespace
-
 size_t Slots::reusable(uint64_t bytes) const {
   size_t best = free_.size();
   for (size_t i = 0; i < free_.size(); ++i) {
@@ -39,8 +28,8 @@ at::Tensor Slots::take(uint64_t bytes) {
       held_ -= free_.back().nbytes();
       free_.pop_back();
     }
-    slot = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
-    if (device_.is_cpu()) ask_for_large_pages(slot);
+    slot = device_.is_cpu() ? fresh_tensor(static_cast<int64_t>(bytes), at::kByte)
+                            : at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
     held_ += bytes;
   }
   used_ += slot.nbytes();

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <accelerate/big_model/dispatch.h>
+#include <accelerate/big_model/infer_auto_device_map.h>
+
+#include <functional>
+
+namespace accelerate {
+
+struct LoadCheckpointOptions {
+  /// A map, one place, or a rule: "auto", "balanced", "balanced_low_0", "sequential". Nothing: weights come to where the model's
+  /// are, the CPU for those without bytes.
+  DeviceMapChoice device_map = {};
+  /// What each place may hold, for the rules.
+  MaxMemory max_memory = {};
+  std::vector<std::string> no_split_module_classes = {};
+  /// Where weights are written that go to disk and that the checkpoint does not have as they are needed.
+  std::string offload_folder = {};
+  bool offload_buffers = false;
+  /// What floating-point weights become; by default what the model's are.
+  std::optional<c10::ScalarType> dtype = {};
+  std::vector<std::string> preload_module_classes = {};
+  /// Names that only the model or only the checkpoint has are errors. Otherwise the former get the values that the constructor
+  /// would have given them, and the latter are passed over.
+  bool strict = false;
+  /// The name in the model of a tensor of the checkpoint, for layers that were renamed.
+  std::function<std::string(const std::string&)> key_mapping = {};
+  std::optional<c10::Device> main_device = {};
+  std::optional<ByteSize> offload_budget = {};
+  bool mmap = false;
+};
+
+namespace detail {
+std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
+                                                const LoadCheckpointOptions& options);
+}
+
+/// Loads weights into a model that may be empty (`InitEmptyWeights`), each to where it belongs. `checkpoint` is a file, an index
+/// of shards, or a folder with either. Weights on disk are used where the checkpoint has them, so that nothing is copied.
+/// CheckpointError or UsageError names what is missing, does not fit or cannot be read; then nothing was changed.
+template <class H>
+void load_checkpoint_in_model(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
+  detail::load_and_dispatch(detail::module_of(model), checkpoint, options);
+}
+
+/// The same, and the model to be called:
+///
+///   auto model = accelerate::load_checkpoint_and_dispatch(net, folder, {.device_map = "auto", .offload_folder = "offload"});
+template <class H>
+auto load_checkpoint_and_dispatch(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
+  auto module = detail::module_of(model);
+  auto core = detail::load_and_dispatch(module, checkpoint, options);
+  return DispatchedModel(std::move(module), std::move(core));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,255 @@
+#include "big_model/dispatcher.h"
+
+#include <ATen/ops/empty.h>
+#include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "distributed/tensor_text.h"
+#include "residency/host_memory.h"
+#include "residency/init_log.h"
+#include "residency/interception.h"
+
+namespace accelerate::detail {
+namespace {
+
+/// The first accelerator of a map, else the CPU.
+c10::Device main_device_of(const DeviceMap& map) {
+  for (const auto& [name, place] : map) {
+    if (!place.is_disk() && !place.is_cpu()) return place.device();
+  }
+  return c10::kCPU;
+}
+
+std::vector<std::string> sorted_names(const std::unordered_map<std::string, const StoredTensor*>& tensors) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+int reading_threads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 16U)); }
+
+/// A tensor on a storage that somebody else made, laid out like another.
+at::Tensor tensor_on(const c10::Storage& storage, const at::Tensor& like, at::ScalarType dtype) {
+  at::Tensor tensor = at::empty({0}, at::TensorOptions().dtype(dtype).device(storage.device()));
+  tensor.set_(storage, like.storage_offset(), like.sizes(), like.strides());
+  return tensor;
+}
+
+/// A storage whose bytes come and go.
+c10::intrusive_ptr<c10::StorageImpl> absent_storage(uint64_t bytes, c10::Device device) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+                                               c10::DataPtr(nullptr, device), nullptr, /*resizable=*/false);
+}
+
+}  // namespace
+
+Dispatcher::Dispatcher(const torch::nn::Module& module, DeviceMap map, const DispatchOptions& options)
+    : module_(module),
+      map_(std::move(map)),
+      options_(options),
+      main_device_(options.main_device.value_or(main_device_of(map_))),
+      groups_(weight_groups(module, options.preload_module_classes)) {
+  for (const auto& group : groups_) weights_.push_back({.group = &group, .dtype = group.tensor().scalar_type()});
+}
+
+Place Dispatcher::place_of(const WeightGroup& group) const {
+  const Place place = map_.place_of(group.name()).value_or(Place(main_device_));
+  return place.is_disk() && group.is_buffer() && !options_.offload_buffers ? Place(main_device_) : place;
+}
+
+void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
+  stored_ = list_stored_tensors(rules.path);
+  for (const auto& tensor : stored_) by_name_[rules.new_name ? rules.new_name(tensor.name) : tensor.name] = &tensor;
+  auto unexpected = by_name_;
+  std::vector<std::string> missing, misshapen;
+  for (auto& weight : weights_) {
+    for (const auto& each : weight.group->weights) {
+      const auto found = by_name_.find(each.name);
+      if (found == by_name_.end()) continue;
+      unexpected.erase(each.name);
+      if (!weight.stored) weight.stored = found->second;
+      if (at::IntArrayRef(found->second->shape) != each.tensor.sizes()) {
+        misshapen.push_back(fmt::format("{} ([{}] in the checkpoint, {} in the model)", each.name,
+                                        fmt::join(found->second->shape, ", "), describe(each.tensor)));
+      }
+    }
+    if (!weight.stored) missing.push_back(weight.group->name());
+    if (rules.dtype && at::isFloatingType(weight.dtype)) weight.dtype = *rules.dtype;
+  }
+  report(rules, missing, sorted_names(unexpected), misshapen);
+}
+
+void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::string>& missing,
+                        const std::vector<std::string>& unexpected, const std::vector<std::string>& misshapen) const {
+  const auto listed = [](const char* title, const std::vector<std::string>& names, const char* between) {
+    return names.empty() ? std::string() : fmt::format("\n  {}: {}", title, fmt::join(names, between));
+  };
+  const std::string differs = rules.strict ? listed("missing", missing, " ") + listed("unexpected", unexpected, " ") : "";
+  if (!misshapen.empty() || !differs.empty()) {
+    throw CheckpointError(fmt::format("{} does not fit the module {}.{}{}", rules.path, module_.name(), differs,
+                                      listed("of another shape", misshapen, ", ")));
+  }
+  if (unexpected.empty()) return;
+  get_logger("accelerate")
+      .warning("{} has weights that the model lacks: {}.", rules.path, fmt::format("{}", fmt::join(unexpected, ", ")));
+}
+
+bool Dispatcher::converts(const Weight& weight) const {
+  return !weight.group->is_one_tensor() || !weight.stored || !weight.stored->in_place || weight.stored->dtype != weight.dtype;
+}
+
+at::Tensor Dispatcher::value_of(const Weight& weight) const {
+  if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
+  const at::Tensor& tensor = weight.group->tensor();
+  // A copy where it is offloaded already: its bytes may go again.
+  if (!tensor.is_meta()) return residency::has_key(tensor) ? tensor.clone().to(weight.dtype) : tensor.detach().to(weight.dtype);
+  if (const auto log = residency::InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
+  throw CheckpointError(fmt::format(
+      "The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under InitEmptyWeights.",
+      weight.group->name()));
+}
+
+at::Tensor Dispatcher::storage_of(const Weight& weight) const {
+  const WeightGroup& group = *weight.group;
+  at::Tensor bytes = residency::fresh_tensor(static_cast<int64_t>(group.storage_bytes()), at::kByte);
+  bytes.zero_();
+  for (const auto& each : group.weights) {
+    const WeightGroup alone{.weights = {each}, .unit = group.unit};
+    Weight one{.group = &alone, .dtype = each.tensor.scalar_type()};
+    if (const auto found = by_name_.find(each.name); found != by_name_.end()) one.stored = found->second;
+    tensor_on(bytes.storage(), each.tensor, one.dtype).copy_(value_of(one));
+  }
+  return bytes;
+}
+
+void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
+  const at::Tensor& tensor = weight.group->tensor();
+  if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::has_key(tensor)) return;
+  if (!weight.group->is_one_tensor()) {
+    weight.resident = storage_of(weight).to(device);
+  } else if (!converts(weight) && device.is_cpu()) {
+    weight.resident = residency::fresh_tensor(tensor.sizes(), weight.dtype);
+    loads_.push_back({home_at(*weight.stored), weight.resident.mutable_data_ptr()});
+  } else {
+    weight.resident = value_of(weight).to(device);
+  }
+}
+
+std::shared_ptr<residency::WeightHome> Dispatcher::home_at(const StoredTensor& stored) {
+  auto& file = files_[stored.file];
+  if (!file) file = residency::open_checkpoint_file(stored.file);
+  return residency::home_in_file(file, stored.offset, stored.bytes());
+}
+
+OffloadWriter& Dispatcher::writer(const std::string& weight) {
+  if (options_.offload_dir.empty()) {
+    throw UsageError(fmt::format("{} goes to disk, and no file has it as it is needed. Name a folder for it: offload_folder "
+                                 "(offload_dir for dispatch_model).",
+                                 weight));
+  }
+  if (!writer_) writer_.emplace(options_.offload_dir);
+  return *writer_;
+}
+
+void Dispatcher::prepare_offloaded(Weight& weight) {
+  const WeightGroup& group = *weight.group;
+  StoredTensor written;
+  const StoredTensor* place = weight.stored;
+  if (!group.is_one_tensor()) {
+    written = writer(group.name()).write(group.name() + ".storage", storage_of(weight));
+    place = &written;
+  } else if (converts(weight)) {
+    written = writer(group.name()).write(group.name(), value_of(weight));
+    place = &written;
+  }
+  if (options_.mmap && main_device_.is_cpu() && place->offset % c10::elementSize(place->dtype) == 0) {
+    weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
+  } else {
+    weight.home = place == &written ? residency::home_of_file(place->file, place->bytes()) : home_at(*place);
+  }
+}
+
+void Dispatcher::read_resident() {
+  if (loads_.empty()) return;
+  const auto transfer = std::make_shared<residency::Transfer>(std::move(loads_));
+  residency::Carriers carriers(reading_threads() - 1);
+  carriers.carry(transfer, true);
+  transfer->finish();
+}
+
+void Dispatcher::commit(const Weight& weight, const at::Tensor& elements) {
+  const bool one = weight.group->is_one_tensor();
+  for (const auto& each : weight.group->weights) {
+    // Views of one memory keep their own layouts.
+    const at::Tensor own = one ? elements : tensor_on(elements.storage(), each.tensor, each.tensor.scalar_type());
+    residency::make_real(each.tensor, own);
+    residency::set_key(each.tensor, weight.home != nullptr);
+  }
+}
+
+std::shared_ptr<residency::Pager> Dispatcher::make_pager(std::optional<uint64_t> limit) {
+  std::vector<std::pair<std::string, std::vector<const Weight*>>> units;
+  std::unordered_map<std::string, size_t> places;
+  uint64_t resident = 0, largest = 0;
+  for (const auto& weight : weights_) {
+    if (!weight.home) {
+      if (place_of(*weight.group) == Place(main_device_)) resident += weight.group->storage_bytes();
+      continue;
+    }
+    const auto [place, fresh] = places.try_emplace(weight.group->unit, units.size());
+    if (fresh) units.push_back({weight.group->unit, {}});
+    units[place->second].second.push_back(&weight);
+  }
+  if (units.empty()) return nullptr;
+  for (const auto& [name, weights] : units) {
+    uint64_t bytes = 0;
+    for (const Weight* weight : weights) bytes += weight->home->size() + 64;
+    largest = std::max(largest, bytes);
+  }
+  uint64_t budget = 3 * largest;
+  if (limit) budget = *limit > resident ? *limit - resident : 0;
+  if (options_.offload_budget) budget = static_cast<uint64_t>(options_.offload_budget->bytes());
+  auto pager = std::make_shared<residency::Pager>(
+      residency::PagerOptions{.device = main_device_, .budget = std::max(budget, largest), .threads = reading_threads()});
+  residency::intercept_operators();
+  for (const auto& [name, weights] : units) {
+    std::vector<residency::Pager::NewWeight> managed;
+    for (const Weight* weight : weights) {
+      const auto storage = absent_storage(weight->home->size(), main_device_);
+      managed.push_back({weight->group->name(), storage, weight->home});
+      commit(*weight, tensor_on(storage, weight->group->tensor(), weight->dtype));
+    }
+    pager->add_unit(std::move(managed));
+  }
+  return pager;
+}
+
+std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
+  for (auto& weight : weights_) {
+    const Place place = place_of(*weight.group);
+    if (place.is_disk() && weight.group->storage_bytes() > 0) {
+      prepare_offloaded(weight);
+    } else {
+      prepare_resident(weight, place.is_disk() ? main_device_ : place.device());
+    }
+  }
+  read_resident();
+  if (writer_) writer_->finish();
+  for (const auto& weight : weights_) {
+    if (weight.resident.defined()) commit(weight, weight.resident);
+  }
+  auto core = std::make_shared<DispatchCore>();
+  core->map = map_;
+  core->main_device = main_device_;
+  core->pager = make_pager(limit);
+  return core;
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,111 @@
+#include <accelerate/checkpoint/offload_folder.h>
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/dtypes.h"
+#include "checkpoint/offload_index.h"
+#include "checkpoint/staged_folder.h"
+#include "core/file.h"
+#include "distributed/plain_tensor.h"
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+using Index = nlohmann::ordered_json;
+
+fs::path index_path(const std::string& folder) { return fs::path(folder) / kOffloadIndexName; }
+
+Index read_index(const std::string& folder) {
+  const InputFile file(index_path(folder));
+  Index index = Index::parse(file.text(0, file.size()), nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object()) throw CheckpointError(file.name() + " is no index of offloaded weights: a JSON object was expected.");
+  return index;
+}
+
+/// A weight that lies in a safetensors file.
+StoredTensor find_in_file(const std::string& name, const Index& entry, const std::string& folder) {
+  // Relative to the folder; Python writes absolute paths.
+  const std::string file = (fs::path(folder) / entry["safetensors_file"].get<std::string>()).string();
+  const std::string inner = entry.value("weight_name", name);
+  for (auto& tensor : list_stored_tensors(file)) {
+    if (tensor.name != inner) continue;
+    tensor.name = name;
+    return tensor;
+  }
+  throw CheckpointError(fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file));
+}
+
+StoredTensor find_own_file(const std::string& name, const Index& entry, const std::string& folder) {
+  const std::string dtype = entry.at("dtype").get<std::string>();
+  const auto* facts = find_dtype(dtype);
+  if (!facts) throw CheckpointError(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype));
+  StoredTensor tensor{.name = name,
+                      .dtype = scalar_type_of(*facts, index_path(folder).string(), name),
+                      .shape = entry.at("shape").get<std::vector<int64_t>>(),
+                      .file = (fs::path(folder) / (name + ".dat")).string()};
+  const uint64_t size = InputFile(tensor.file).size();
+  if (size != tensor.bytes()) {
+    throw CheckpointError(fmt::format("{} has {} bytes; its index asks for {}.", tensor.file, size, tensor.bytes()));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+std::vector<StoredTensor> list_offloaded(const std::string& folder) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& [name, entry] : read_index(folder).items()) {
+    try {
+      tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder) : find_own_file(name, entry, folder));
+    } catch (const Index::exception&) {
+      throw CheckpointError(fmt::format("{}: what it says of {} is no weight.", index_path(folder).string(), name));
+    }
+  }
+  return tensors;
+}
+
+OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)) { make_folder(folder_); }
+
+StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
+  if (name.find('/') != std::string::npos) throw CheckpointError(fmt::format("The weight '{}' cannot be a file of that name.", name));
+  const at::Tensor elements = plain(tensor.cpu());
+  StoredTensor stored{.name = name,
+                      .dtype = tensor.scalar_type(),
+                      .shape = tensor.sizes().vec(),
+                      .file = (fs::path(folder_) / (name + ".dat")).string()};
+  OutputFile file(stored.file);
+  file.write(elements.const_data_ptr(), elements.nbytes());
+  file.commit();
+  written_.push_back(stored);
+  return stored;
+}
+
+void OffloadWriter::finish() {
+  std::error_code problem;
+  Index index = fs::exists(index_path(folder_), problem) ? read_index(folder_) : Index::object();
+  for (const auto& tensor : written_) {
+    index[tensor.name] = {{"dtype", facts_of(tensor.dtype)->name}, {"shape", tensor.shape}};
+  }
+  const std::string text = index.dump(2);
+  OutputFile file(index_path(folder_));
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+void offload_state_dict(const std::string& folder, const TensorDict& weights) {
+  OffloadWriter writer(folder);
+  for (const auto& [name, tensor] : weights) writer.write(name, tensor);
+  writer.finish();
+}
+
+TensorDict load_offloaded_weights(const std::string& folder) {
+  TensorDict weights;
+  for (const auto& stored : list_offloaded(folder)) weights[stored.name] = read_stored_tensor(stored);
+  return weights;
+}
+
+}  // namespace accelerate

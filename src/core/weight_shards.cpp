@@ -4,20 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cmath>
 #include <unordered_map>
 
-#include "core/blanks.h"
+#include "core/size_text.h"
 
 namespace accelerate {
 namespace {
 
-struct SizeUnit {
-  std::string_view name;
-  double bytes;
-};
-constexpr std::array<SizeUnit, 4> kSizeUnits = {{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
+constexpr std::array<SizeUnit, 4> kShardUnits = {{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
 
 struct WeightNames {
   std::string_view stem, extension;
@@ -50,20 +44,7 @@ void join_groups(ShardPlan& plan, const std::vector<std::vector<std::string>>& g
 }  // namespace
 
 uint64_t parse_shard_size(std::string_view text) {
-  const auto given = without_blanks(text);
-  for (const auto& unit : kSizeUnits) {
-    if (given.size() < 2 || !std::equal(unit.name.begin(), unit.name.end(), given.end() - 2,
-                                        [](char a, char b) { return a == std::toupper(static_cast<unsigned char>(b)); })) {
-      continue;
-    }
-    const auto digits = without_blanks(given.substr(0, given.size() - 2));
-    double number = 0;
-    const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-    if (problem != std::errc() || end != digits.data() + digits.size() || digits.empty()) break;
-    const double bytes = number * unit.bytes;
-    if (!(bytes >= 0) || bytes >= 0x1p63) break;
-    return static_cast<uint64_t>(bytes);
-  }
+  if (const auto bytes = parse_size(text, kShardUnits)) return static_cast<uint64_t>(*bytes);
   throw UsageError("'" + std::string(text) + "' is not a size. Write a number and one of KB, MB, GB and TB, such as 5GB.");
 }
 

@@ -24,8 +24,12 @@ bool gives_tensors(const c10::FunctionSchema& schema) {
                      [](const c10::Argument& result) { return result.type()->str().find("Tensor") != std::string::npos; });
 }
 
-/// Code of LibTorch that makes a tensor below autograd fills it by its pointer right away (`torch::tensor({1, 2, 3})`).
-bool filled_by_pointer() { return c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::ADInplaceOrView); }
+/// `torch::tensor({1, 2, 3})` fills what it makes by its pointer, so that must be real. It calls `at::empty`; modules call
+/// `torch::empty` and its like, which tell themselves by running below autograd.
+bool filled_by_pointer(const c10::OperatorHandle& op) {
+  return op.schema().name() == "aten::empty" &&
+         !c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::ADInplaceOrView);
+}
 
 }  // namespace
 
@@ -66,7 +70,7 @@ void EmptyScope::run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
     return run_on_meta(op, stack);
   }
   const auto device = any ? std::nullopt : schema.argumentIndexWithName("device");
-  if (!device || takes_tensors(schema) || !gives_tensors(schema) || filled_by_pointer()) return run_on_weights(op, keys, stack);
+  if (!device || takes_tensors(schema) || !gives_tensors(schema) || filled_by_pointer(op)) return run_on_weights(op, keys, stack);
   const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
   make(op, static_cast<size_t>(*device), stack);
 }

@@ -10,7 +10,6 @@
 #include <utility>
 
 namespace accelerate::residency {
-namespace {
 
 /// A descriptor that closes itself, and the reads and writes of it that are whole or an error.
 class Descriptor {
@@ -57,8 +56,6 @@ class Descriptor {
   std::string path_;
   int number_;
 };
-
-}  // namespace
 
 void WeightHome::write(const void*) { throw UsageError(where() + " is not changed."); }
 

@@ -18,10 +18,14 @@
 
 #include <accelerate/checkpoint/file.h>
 #include <accelerate/checkpoint/module_state.h>
+#include <accelerate/checkpoint/offload_folder.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/checkpoint/stateful.h>
 #include <accelerate/checkpoint/tensor_dict.h>
 #include <accelerate/checkpoint/weights.h>
+
+#include <accelerate/residency/init_empty_weights.h>
+#include <accelerate/residency/materialized.h>
 
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/accelerated_scheduler.h>
@@ -52,7 +56,9 @@
 #include <accelerate/parallel/model.h>
 
 #include <accelerate/big_model/device_map.h>
+#include <accelerate/big_model/dispatch.h>
 #include <accelerate/big_model/infer_auto_device_map.h>
+#include <accelerate/big_model/load_checkpoint.h>
 #include <accelerate/big_model/max_memory.h>
 #include <accelerate/big_model/module_sizes.h>
 #include <accelerate/big_model/place.h>

@@ -58,7 +58,8 @@ StoredTensor find_own_file(const std::string& name, const Index& entry, const st
 
 std::vector<StoredTensor> list_offloaded(const std::string& folder) {
   std::vector<StoredTensor> tensors;
-  for (const auto& [name, entry] : read_index(folder).items()) {
+  const Index index = read_index(folder);
+  for (const auto& [name, entry] : index.items()) {
     try {
       tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder) : find_own_file(name, entry, folder));
     } catch (const Index::exception&) {

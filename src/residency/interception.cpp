@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "residency/empty_scope.h"
-#include "residency/managed_storage.h"
-#include "residency/pager.h"
+#include "residency/pins.h"
 
 namespace accelerate::residency {
 namespace {
@@ -24,65 +23,14 @@ bool may_alias(const c10::FunctionSchema& schema) {
                      [](const c10::Argument& result) { return result.alias_info() && !result.alias_info()->isWrite(); });
 }
 
-/// The weights that an operator uses, pinned while it runs.
-class Pins {
- public:
-  Pins(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const auto* alias = schema.arguments()[i].alias_info();
-      const bool writes = alias && alias->isWrite();
-      visit_tensors(arguments[i], [&](const at::Tensor& tensor) { add(tensor, writes); });
-    }
-    // All at once: one that is brought alone might be dropped for the next.
-    for (size_t i = 0; i < groups_.size(); ++i) {
-      try {
-        groups_[i].pager->pin(groups_[i].touches);
-      } catch (...) {
-        for (size_t pinned = 0; pinned < i; ++pinned) release(groups_[pinned], false);
-        throw;
-      }
-    }
+/// The weights among the arguments of an operator.
+void add_arguments(Pins& pins, const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    const bool writes = alias && alias->isWrite();
+    visit_tensors(arguments[i], [&](const at::Tensor& tensor) { pins.add(tensor, writes); });
   }
-  Pins(const Pins&) = delete;
-  Pins& operator=(const Pins&) = delete;
-  ~Pins() {
-    for (auto& group : groups_) release(group, false);
-  }
-
-  bool empty() const { return groups_.empty(); }
-  /// The operator has returned. Changes are brought home.
-  void finish() {
-    while (!groups_.empty()) {
-      const Group group = std::move(groups_.back());
-      groups_.pop_back();
-      group.pager->unpin(group.touches, true);
-    }
-  }
-
- private:
-  struct Group {
-    std::shared_ptr<Pager> pager;
-    std::vector<Pager::Touch> touches;
-  };
-
-  void add(const at::TensorBase& tensor, bool writes) {
-    const StorageRecord* record = has_key(tensor) ? record_of(tensor) : nullptr;
-    if (!record) return;
-    auto group = std::find_if(groups_.begin(), groups_.end(), [&](const Group& each) { return each.pager == record->pager; });
-    if (group == groups_.end()) group = groups_.insert(group, {record->pager, {}});
-    for (auto& touch : group->touches) {
-      if (touch.unit == record->unit && touch.weight == record->weight) {
-        touch.writes |= writes;
-        return;
-      }
-    }
-    group->touches.push_back({record->unit, record->weight, writes});
-  }
-
-  static void release(const Group& group, bool succeeded) noexcept { group.pager->unpin(group.touches, succeeded); }
-
-  std::vector<Group> groups_;
-};
+}
 
 /// Autocast keeps the casts of weights until its scope ends: all of a model, in the end. Those of weights that come and go are not
 /// kept.
@@ -102,8 +50,10 @@ void run_on_weights(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   // The key stays on: what copies inside is caught there.
   if (may_alias(schema)) return op.redispatchBoxed(after_us(keys), stack);
   const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
-  Pins pins(schema, torch::jit::last(*stack, schema.arguments().size()));
+  Pins pins;
+  add_arguments(pins, schema, torch::jit::last(*stack, schema.arguments().size()));
   if (pins.empty()) return op.redispatchBoxed(after_us(keys), stack);
+  pins.pin();
   {
     const WithoutCastCache without;
     op.redispatchBoxed(after_us(keys), stack);

@@ -15,6 +15,7 @@ constexpr uint64_t kAlignment = 64;
 /// Looking further ahead costs time at every use and gains nothing.
 constexpr size_t kFarthest = 512;
 constexpr size_t kNotExpected = SIZE_MAX;
+constexpr uint64_t kMostAhead = uint64_t{256} << 20;
 
 }  // namespace
 
@@ -33,6 +34,7 @@ void Pager::add_unit(std::vector<NewWeight> weights) {
                             unit.bytes});
     unit.bytes += (unit.weights.back().home->size() + kAlignment - 1) / kAlignment * kAlignment;
   }
+  largest_ = std::max(largest_, unit.bytes);
 }
 
 void Pager::check_writes(std::span<const Touch> touches) const {
@@ -146,11 +148,16 @@ void Pager::begin_load(Unit& unit, bool urgent) {
 }
 
 void Pager::begin_expected() {
-  for (size_t i = 0; i < expected_.size(); ++i) {
+  // What comes earlier than needed takes the room of what need not go: enough to keep the disk busy, and no more.
+  const uint64_t most = std::max(2 * largest_, std::min(options_.budget / 4, kMostAhead));
+  uint64_t ahead = 0;
+  for (size_t i = 0; i < expected_.size() && ahead < most; ++i) {
     Unit& unit = units_[static_cast<size_t>(expected_[i])];
+    if (unit.transfer) ahead += unit.bytes;
     if (unit.slot.defined()) continue;
-    if (!make_room(unit.bytes, i + 1)) return;
+    if (ahead + unit.bytes > most || !make_room(unit.bytes, i + 1)) return;
     begin_load(unit, false);
+    ahead += unit.bytes;
   }
 }
 

@@ -112,7 +112,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
   UseOrder order_;
   std::vector<int> expected_;      // nearest first
   std::vector<size_t> distances_;  // of each unit in expected_
-  uint64_t uses_ = 0;
+  uint64_t uses_ = 0, largest_ = 0;
   PagerCounts counts_;
   Carriers carriers_;  // the last: they fill slots
 };

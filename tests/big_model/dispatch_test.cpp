@@ -1,39 +1,18 @@
 #include <accelerate/accelerate.h>
-#include <accelerate/big_model/load_checkpoint.h>
-#include <accelerate/residency/init_empty_weights.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <filesystem>
 
 #include "big_model/towers.h"
-#include "support/together.h"
 
 namespace fs = std::filesystem;
 using accelerate::DeviceMap;
 using towers::Tower;
+using towers::Saved;
+using towers::empty_tower;
 
 namespace {
-
-/// A small model with weights, its checkpoint, and what it answers.
-struct Saved {
-  explicit Saved(bool tied = false) : tower(100, 32, 4, tied), tokens(torch::arange(12).reshape({2, 6})) {
-    accelerate::save_weights(accelerate::state_dict(*tower), folder / "checkpoint", {.max_shard_size = "40KB"});
-    torch::NoGradGuard no_grad;
-    answer = tower->forward(tokens);
-  }
-  std::string checkpoint() const { return folder / "checkpoint"; }
-  std::string offload() const { return folder / "offload"; }
-
-  TemporaryFolder folder;
-  Tower tower;
-  torch::Tensor tokens, answer;
-};
-
-Tower empty_tower(bool tied = false) {
-  accelerate::InitEmptyWeights empty;
-  return Tower(100, 32, 4, tied);
-}
 
 TEST(EmptyWeights, ParametersTakeNoMemoryAndBuffersAreReal) {
   const Tower tower = empty_tower();

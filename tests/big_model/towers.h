@@ -1,6 +1,11 @@
 #pragma once
 
+#include <accelerate/accelerate.h>
 #include <torch/torch.h>
+
+#include <string>
+
+#include "support/together.h"
 
 /// Models that dispatch tests are made of.
 namespace towers {
@@ -39,5 +44,26 @@ struct TowerImpl : torch::nn::Module {
   torch::Tensor scale, temperature;
 };
 TORCH_MODULE(Tower);
+
+
+/// A small model with weights, its checkpoint, and what it answers.
+struct Saved {
+  explicit Saved(bool tied = false) : tower(100, 32, 4, tied), tokens(torch::arange(12).reshape({2, 6})) {
+    accelerate::save_weights(accelerate::state_dict(*tower), folder / "checkpoint", {.max_shard_size = "40KB"});
+    torch::NoGradGuard no_grad;
+    answer = tower->forward(tokens);
+  }
+  std::string checkpoint() const { return folder / "checkpoint"; }
+  std::string offload() const { return folder / "offload"; }
+
+  TemporaryFolder folder;
+  mutable Tower tower;  // a holder that is const gives its module as const
+  torch::Tensor tokens, answer;
+};
+
+inline Tower empty_tower(bool tied = false) {
+  accelerate::InitEmptyWeights empty;
+  return Tower(100, 32, 4, tied);
+}
 
 }  // namespace towers

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+
+#include <memory>
+#include <vector>
+
+#include "residency/pager.h"
+
+namespace accelerate::residency {
+
+/// Weights that somebody uses, in memory while this lives.
+class Pins {
+ public:
+  Pins() = default;
+  /// What was pinned and not finished has failed: its changes are dropped.
+  ~Pins();
+  Pins(const Pins&) = delete;
+  Pins& operator=(const Pins&) = delete;
+
+  /// Adds a tensor's storage, if it is a managed one, to those that `pin` brings.
+  void add(const at::TensorBase& tensor, bool writes);
+  bool empty() const { return groups_.empty(); }
+  /// Brings all of them. At once: one that is brought alone might be dropped for the next.
+  void pin();
+  /// Lets go of them; changes are brought home.
+  void finish();
+
+ private:
+  struct Group {
+    std::shared_ptr<Pager> pager;
+    std::vector<Pager::Touch> touches;
+  };
+
+  std::vector<Group> groups_;
+  size_t pinned_ = 0;  // the first of them
+};
+
+}  // namespace accelerate::residency

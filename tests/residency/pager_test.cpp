@@ -1,0 +1,156 @@
+// The engine alone, with homes that fail, and random orders of use.
+#include <accelerate/core/error.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "residency/interception.h"
+#include "residency/pager.h"
+#include "residency/use_order.h"
+
+using accelerate::CheckpointError;
+namespace residency = accelerate::residency;
+
+namespace {
+
+/// Bytes in memory that cannot always be read.
+class MemoryHome final : public residency::WeightHome {
+ public:
+  explicit MemoryHome(const at::Tensor& bytes) : WeightHome(bytes.nbytes()), bytes_(bytes.contiguous().clone()) {}
+  std::string where() const override { return "a test"; }
+  void read(void* to, uint64_t size, uint64_t offset) const override {
+    if (fails) throw CheckpointError("the disk is broken");
+    std::memcpy(to, static_cast<const char*>(bytes_.data_ptr()) + offset, size);
+  }
+  bool writable() const override { return true; }
+  void write(const void* from) override { std::memcpy(bytes_.data_ptr(), from, bytes_.nbytes()); }
+
+  std::atomic<bool> fails = false;
+
+ private:
+  at::Tensor bytes_;
+};
+
+/// Units of one weight each, beside copies that stay.
+struct Weights {
+  Weights(int count, uint64_t budget, int64_t largest = 4096)
+      : pager(std::make_shared<residency::Pager>(residency::PagerOptions{.budget = budget, .threads = 2})) {
+    residency::intercept_operators();
+    for (int i = 0; i < count; ++i) {
+      resident.push_back(torch::randn({1 + torch::randint(largest, {1}).item<int64_t>()}));
+      homes.push_back(std::make_shared<MemoryHome>(resident.back()));
+      paged.push_back(resident.back().clone());
+      residency::set_key(paged.back(), true);
+      const auto& storage = paged.back().storage();
+      pager->add_unit({{"weight" + std::to_string(i), c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), homes.back()}});
+    }
+  }
+  std::shared_ptr<residency::Pager> pager;
+  std::vector<at::Tensor> resident, paged;
+  std::vector<std::shared_ptr<MemoryHome>> homes;
+};
+
+int count_of(const char* variable, int otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : otherwise;
+}
+
+TEST(UseOrder, AnOrderIsExpectedAgainAndABackwardPassIsToldFromAForwardPass) {
+  residency::UseOrder order;
+  for (int i = 0; i < 4; ++i) order.add_unit();
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const int unit : {0, 1, 2, 3, 2, 1}) order.used(unit);
+  }
+  order.used(0);
+  order.used(1);
+  EXPECT_EQ(order.expected(4)[0], 2);
+  order.used(2);
+  order.used(3);
+  order.used(2);
+  EXPECT_EQ(order.expected(4)[0], 1);
+}
+
+TEST(UseOrder, WhatWasNeverSeenComesInTheOrderOfAdding) {
+  residency::UseOrder order;
+  for (int i = 0; i < 3; ++i) order.add_unit();
+  EXPECT_TRUE(order.used(0));
+  EXPECT_FALSE(order.used(0));
+  EXPECT_EQ(order.expected(9), (std::vector<int>{1, 2, 0}));
+}
+
+TEST(Pager, RandomUsesReadAndWriteWhatResidentTensorsWould) {
+  torch::manual_seed(1);
+  std::mt19937 random(1);
+  const int rounds = count_of("ACCELERATE_TEST_USE_ORDERS", 400);
+  for (int round = 0; round < rounds; ++round) {
+    const int count = 1 + static_cast<int>(random() % 8);
+    Weights weights(count, random() % 40000);
+    for (int use = 0; use < 30; ++use) {
+      const size_t i = random() % weights.paged.size(), j = random() % weights.paged.size();
+      if (random() % 5 == 0) {
+        weights.paged[i].mul_(1.5);
+        weights.resident[i].mul_(1.5);
+      } else {
+        ASSERT_EQ((weights.paged[i].sum() + weights.paged[j].max()).item<float>(),
+                  (weights.resident[i].sum() + weights.resident[j].max()).item<float>());
+      }
+      if (random() % 20 == 0) weights.pager->drop_all();
+    }
+  }
+}
+
+TEST(Pager, AHomeThatCannotBeReadIsAnErrorUntilItCan) {
+  torch::manual_seed(1);
+  Weights weights(3, 1);
+  weights.homes[1]->fails = true;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(weights.paged[0].sum().item<float>(), weights.resident[0].sum().item<float>());
+    EXPECT_THROW(weights.paged[1].sum(), CheckpointError);
+    EXPECT_THROW(weights.paged[0].sum() + weights.paged[1].max(), CheckpointError);
+    EXPECT_EQ(weights.paged[2].sum().item<float>(), weights.resident[2].sum().item<float>());
+  }
+  weights.homes[1]->fails = false;
+  EXPECT_EQ(weights.paged[1].sum().item<float>(), weights.resident[1].sum().item<float>());
+}
+
+TEST(Pager, ThreadsMeetFailuresAndTheOthersGoOn) {
+  torch::manual_seed(1);
+  Weights weights(6, 20000);
+  std::atomic<int> wrong = 0, failed = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int use = 0; use < 500; ++use) {
+        const size_t i = random() % weights.paged.size();
+        if (t == 0 && use % 7 == 0) weights.homes[3]->fails = !weights.homes[3]->fails;
+        try {
+          wrong += weights.paged[i].sum().item<float>() != weights.resident[i].sum().item<float>();
+        } catch (const CheckpointError&) {
+          failed += 1;
+          wrong += i != 3;
+        }
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(failed, 0);
+}
+
+TEST(Pager, AWeightThatIsGoneIsNotMissed) {
+  Weights weights(4, 10000);
+  for (auto& each : weights.paged) each.sum();
+  weights.paged.erase(weights.paged.begin() + 1);
+  for (int pass = 0; pass < 3; ++pass) {
+    for (auto& each : weights.paged) each.sum();
+  }
+  weights.pager->drop_all();
+}
+
+}  // namespace

@@ -114,7 +114,7 @@ CommandPage estimate_memory_page() {
                "of shards, a config.json beside them, or the name of a model that was downloaded from the hub.",
                "A layer is a module without modules in it, or one block of a numbered list."},
           .flags = {{.name = "dtypes",
-                     .help = "one or more of float32, float16, bfloat16, int8 and int4; by default all but bfloat16",
+                     .help = "those to tell about, one or more; by default all but bfloat16",
                      .value = "DTYPE",
                      .offer = Offer::choices,
                      .choices = estimated_dtypes(),

@@ -11,6 +11,7 @@
 #include "big_model/described_model.h"
 #include "big_model/host_memory.h"
 
+namespace device_map_claims {
 namespace {
 
 using accelerate::DeviceMap;
@@ -202,3 +203,4 @@ TEST(HostMemory, IsWhatTheKernelCallsAvailable) {
 }
 
 }  // namespace
+}  // namespace device_map_claims

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <unordered_set>
 
+namespace place_claims {
 namespace {
 
 using accelerate::DeviceMap;
@@ -116,3 +117,4 @@ TEST(MaxMemory, WarnsOfAcceleratorsThatThisMachineLacks) {
 }
 
 }  // namespace
+}  // namespace place_claims

@@ -12,6 +12,7 @@
 #include "big_model/module_tensors.h"
 #include "conformance/golden.h"
 
+namespace golden_device_maps {
 namespace {
 
 using accelerate::DeviceMap;
@@ -250,3 +251,4 @@ TEST(Golden, AmountsOfMemory) {
 }
 
 }  // namespace
+}  // namespace golden_device_maps

@@ -47,7 +47,7 @@ const std::vector<PlannedTensor> kPlannedModel = {{"scale", "F32", {2}, 8},
                                                   {"norm.steps", "I64", {}, 8},
                                                   {"norm.mask", "BOOL", {16}, 16}};
 
-Environment variables(std::map<std::string, std::string> values) {
+Environment hub_variables(std::map<std::string, std::string> values) {
   return [values](const std::string& name) {
     const auto found = values.find(name);
     return found == values.end() ? std::nullopt : std::optional(found->second);
@@ -59,7 +59,7 @@ ProgramResult estimate_command(std::vector<std::string> arguments, const std::st
   return run_program(arguments);
 }
 
-bool tells(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool text_has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string refusal_text(const std::function<void()>& call) {
   try {
@@ -74,7 +74,7 @@ TEST(GoldenFiles, TablesOfEstimates) {
   std::ifstream file(std::string(ACCELERATE_TEST_GOLDEN) + "/estimate_memory.json");
   const auto data = nlohmann::json::parse(file);
   for (const auto& c : data.at("cases")) {
-    const WeightSizes sizes{.total = c.at("total"), .largest_layer = c.at("layer")};
+    const WeightSizes sizes{.total = c.at("total"), .largest_layer = c.at("layer"), .largest_names = {}};
     std::vector<MemoryEstimate> estimates;
     for (const auto& dtype : c.at("dtypes")) estimates.push_back(estimate_memory(sizes, dtype.get<std::string>()));
     EXPECT_EQ("\n" + estimates_table(c.at("name"), estimates), "\n" + c.at("table").get<std::string>());
@@ -113,14 +113,14 @@ TEST(MemoryEstimate, AConfigurationWithoutWeightsSaysWhatIsMissing) {
   const Folder folder;
   std::ofstream(fs::path(folder.name()) / "config.json") << "{}";
   const std::string text = refusal_text([&] { read_weight_sizes(fs::path(folder.name()) / "config.json"); });
-  EXPECT_TRUE(tells(text, "config.json")) << text;
-  EXPECT_TRUE(tells(text, "model.safetensors")) << text;
+  EXPECT_TRUE(text_has(text, "config.json")) << text;
+  EXPECT_TRUE(text_has(text, "model.safetensors")) << text;
 }
 
 TEST(MemoryEstimate, ATiedWeightOfATorchFileCountsOnce) {
   const WeightSizes sizes = read_weight_sizes(std::string(ACCELERATE_TEST_GOLDEN) + "/checkpoints/torch_shared_zip.pt");
-  EXPECT_GT(sizes.tensors, 0u);
-  EXPECT_GT(sizes.total, 0);
+  EXPECT_EQ(sizes.tensors, 2u);  // a is b; c has its memory in another shape
+  EXPECT_EQ(sizes.total, 48);
 }
 
 TEST(EstimateCommand, PrintsTheTableOfTheDtypesThatWereAskedFor) {
@@ -129,16 +129,16 @@ TEST(EstimateCommand, PrintsTheTableOfTheDtypesThatWereAskedFor) {
   const auto all = estimate_command({folder.name()});
   EXPECT_EQ(all.exit_code, 0) << all.errors;
   for (const char* part : {"float32", "float16", "int8", "int4", "482 bytes", "256 bytes", "1.88 KB", "N/A"}) {
-    EXPECT_TRUE(tells(all.output, part)) << part << "\n" << all.output;
+    EXPECT_TRUE(text_has(all.output, part)) << part << "\n" << all.output;
   }
-  EXPECT_FALSE(tells(all.output, "bfloat16"));
+  EXPECT_FALSE(text_has(all.output, "bfloat16"));
   for (const auto& arguments : {std::vector<std::string>{folder.name(), "--dtypes", "bfloat16", "int8"},
                                 std::vector<std::string>{"--dtypes", "bfloat16", "int8", folder.name()}}) {
     const auto two = estimate_command(arguments);
     EXPECT_EQ(two.exit_code, 0) << two.errors;
-    EXPECT_TRUE(tells(two.output, "bfloat16")) << two.output;
-    EXPECT_TRUE(tells(two.output, "int8")) << two.output;
-    EXPECT_FALSE(tells(two.output, "float32")) << two.output;
+    EXPECT_TRUE(text_has(two.output, "bfloat16")) << two.output;
+    EXPECT_TRUE(text_has(two.output, "int8")) << two.output;
+    EXPECT_FALSE(text_has(two.output, "float32")) << two.output;
   }
 }
 
@@ -158,13 +158,13 @@ TEST(EstimateCommand, JsonHasBytes) {
 TEST(EstimateCommand, WrongArgumentsAreNamed) {
   const auto dtype = estimate_command({"x", "--dtypes", "float31"});
   EXPECT_EQ(dtype.exit_code, 2);
-  EXPECT_TRUE(tells(dtype.errors, "float31")) << dtype.errors;
+  EXPECT_TRUE(text_has(dtype.errors, "float31")) << dtype.errors;
   const auto missing = estimate_command({"some/model"});
   EXPECT_NE(missing.exit_code, 0);
-  EXPECT_TRUE(tells(missing.errors, "hf download some/model")) << missing.errors;
+  EXPECT_TRUE(text_has(missing.errors, "hf download some/model")) << missing.errors;
   const auto path = estimate_command({"./no/such/folder"});
   EXPECT_NE(path.exit_code, 0);
-  EXPECT_TRUE(tells(path.errors, "./no/such/folder")) << path.errors;
+  EXPECT_TRUE(text_has(path.errors, "./no/such/folder")) << path.errors;
 }
 
 TEST(EstimateCommand, ADownloadedModelIsFoundByItsName) {
@@ -175,26 +175,26 @@ TEST(EstimateCommand, ADownloadedModelIsFoundByItsName) {
   std::ofstream(model / "refs" / "main") << "abc123";
   const auto result = estimate_command({"some/model"}, folder.name());
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_TRUE(tells(result.output, "`some/model`")) << result.output;
+  EXPECT_TRUE(text_has(result.output, "`some/model`")) << result.output;
 }
 
 TEST(HubCache, LiesWhereHuggingfaceHubPutsIt) {
-  EXPECT_EQ(hub_cache_folder(variables({{"HOME", "/h"}})), "/h/.cache/huggingface/hub");
-  EXPECT_EQ(hub_cache_folder(variables({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}})), "/x/huggingface/hub");
-  EXPECT_EQ(hub_cache_folder(variables({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "~/f"}})), "/h/f/hub");
-  EXPECT_EQ(hub_cache_folder(variables({{"HF_HOME", "/f"}, {"HF_HUB_CACHE", "/c"}})), "/c");
-  EXPECT_EQ(hub_cache_folder(variables({{"HOME", "/h"}, {"HF_HOME", ""}})), "/h/.cache/huggingface/hub");
+  EXPECT_EQ(hub_cache_folder(hub_variables({{"HOME", "/h"}})), "/h/.cache/huggingface/hub");
+  EXPECT_EQ(hub_cache_folder(hub_variables({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}})), "/x/huggingface/hub");
+  EXPECT_EQ(hub_cache_folder(hub_variables({{"HOME", "/h"}, {"XDG_CACHE_HOME", "/x"}, {"HF_HOME", "~/f"}})), "/h/f/hub");
+  EXPECT_EQ(hub_cache_folder(hub_variables({{"HF_HOME", "/f"}, {"HF_HUB_CACHE", "/c"}})), "/c");
+  EXPECT_EQ(hub_cache_folder(hub_variables({{"HOME", "/h"}, {"HF_HOME", ""}})), "/h/.cache/huggingface/hub");
 }
 
 TEST(HubCache, ANameCannotLeadElsewhere) {
   const Folder folder;
-  const auto environment = variables({{"HF_HUB_CACHE", folder.name()}});
+  const auto environment = hub_variables({{"HF_HUB_CACHE", folder.name()}});
   for (const char* name : {"../up", "a/../b", "a/b/c", "/abs/olute", "", "a b", "~", "a/"}) {
-    EXPECT_TRUE(tells(refusal_text([&] { find_model(name, environment); }), "no name of a model")) << name;
+    EXPECT_TRUE(text_has(refusal_text([&] { find_model(name, environment); }), "no name of a model")) << name;
   }
   fs::create_directories(fs::path(folder.name()) / "models--a--b" / "refs");
   std::ofstream(fs::path(folder.name()) / "models--a--b" / "refs" / "main") << "../../../elsewhere";
-  EXPECT_TRUE(tells(refusal_text([&] { find_model("a/b", environment); }), "hf download a/b"));
+  EXPECT_TRUE(text_has(refusal_text([&] { find_model("a/b", environment); }), "hf download a/b"));
 }
 
 }  // namespace

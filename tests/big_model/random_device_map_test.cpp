@@ -19,7 +19,13 @@ class DeviceMapCase {
  public:
   explicit DeviceMapCase(random_cases::Dice& dice) {
     tree_ = draw_module(dice, 0, "");
+    const Names order = parameters_;
     for (size_t i = dice.below(3); i > 0; --i) draw_tie(dice);
+    // The groups come in the order of the model: which owner is split first depends on it.
+    const auto position = [&](const Names& group) {
+      return std::find_first_of(order.begin(), order.end(), group.begin(), group.end());
+    };
+    std::sort(ties_.begin(), ties_.end(), [&](const auto& a, const auto& b) { return position(a) < position(b); });
     const double total = reference_maps::Listing(tree_, ties_).size("");
     for (int gpu = 0; gpu < static_cast<int>(dice.below(4)); ++gpu)
       limits_.emplace_back(std::to_string(gpu), draw_limit(dice, total));

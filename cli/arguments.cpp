@@ -41,6 +41,10 @@ void check_choice(const std::string& what, const std::string& given, const std::
                    ".");
 }
 
+bool is_choice(const std::string& word, const FlagPage& flag) {
+  return std::find(flag.choices.begin(), flag.choices.end(), word) != flag.choices.end();
+}
+
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
   const size_t wanted = page.operands.empty() ? 0 : page.operand_count;
   if (operands.size() > wanted) throw UsageError("'" + operands[wanted] + "' is one argument too many; " + see_help(page));
@@ -53,6 +57,11 @@ void check_operands(const CommandPage& page, const std::vector<std::string>& ope
 std::optional<std::string> Arguments::value(const std::string& flag) const {
   const auto found = flags.find(flag);
   return found == flags.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<std::string> Arguments::values(const std::string& flag, const std::vector<std::string>& otherwise) const {
+  const auto found = lists.find(flag);
+  return found == lists.end() ? otherwise : found->second;
 }
 
 Arguments parse_arguments(const CommandPage& page, const std::vector<std::string>& given) {
@@ -74,6 +83,10 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
     }
     check_choice("--" + flag.name, value.value_or(""), flag.choices);
     arguments.flags[flag.name] = value.value_or("");
+    if (!flag.repeats) continue;
+    auto& list = arguments.lists[flag.name] = {*value};
+    // Up to the first word that is none of them: a model may follow.
+    while (i + 1 < given.size() && is_choice(given[i + 1], flag)) list.push_back(given[++i]);
   }
   check_operands(page, arguments.operands);
   return arguments;

@@ -17,7 +17,12 @@ struct Arguments {
   std::map<std::string, std::string> flags = {};
   std::vector<std::string> operands = {};
 
+  /// What was given to flags that take several values, those of the last one.
+  std::map<std::string, std::vector<std::string>> lists = {};
+
   std::optional<std::string> value(const std::string& flag) const;
+  /// All values of a flag that takes several, or `otherwise`.
+  std::vector<std::string> values(const std::string& flag, const std::vector<std::string>& otherwise) const;
 };
 
 /// Reads `given` as `page` has it: flags in both spellings, `--flag value` or `--flag=value`. UsageError names what it does not

@@ -4,6 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "core/memory_estimate.h"
 #include "launch/launch_flags.h"
 
 namespace accelerate::cli {
@@ -104,6 +105,25 @@ CommandPage inspect_page() {
           .offer = Offer::files};
 }
 
+CommandPage estimate_memory_page() {
+  return {.name = "estimate-memory",
+          .summary = "tell how much memory a model needs",
+          .description =
+              {"Tells how much memory a model needs to be loaded and to be trained: its largest layer, all of its weights, and "
+               "training with Adam. Reads the headers of its files and nothing else: a folder, a file of weights, the index "
+               "of shards, a config.json beside them, or the name of a model that was downloaded from the hub.",
+               "A layer is a module without modules in it, or one block of a numbered list."},
+          .flags = {{.name = "dtypes",
+                     .help = "those to tell about, one or more; by default all but bfloat16",
+                     .value = "DTYPE",
+                     .offer = Offer::choices,
+                     .choices = estimated_dtypes(),
+                     .repeats = true},
+                    {.name = "json", .help = "write JSON for programs instead of a table"}},
+          .operands = "MODEL",
+          .offer = Offer::files};
+}
+
 CommandPage merge_weights_page() {
   return {.name = "merge-weights",
           .summary = "make one file of a folder of shards",
@@ -169,6 +189,7 @@ std::vector<CommandPage> command_pages() {
   pages.push_back(env_page());
   pages.push_back(inspect_page());
   pages.push_back(merge_weights_page());
+  pages.push_back(estimate_memory_page());
   pages.push_back(completion_page());
   return pages;
 }

@@ -18,6 +18,8 @@ struct FlagPage {
   Offer offer = Offer::nothing;
   /// The values there are, where that is all.
   std::vector<std::string> choices = {};
+  /// Takes more than one of the choices, one behind the other.
+  bool repeats = false;
   /// A letter that stands for it after a single dash, or 0.
   char letter = 0;
   /// The section of the help that it is shown in; empty: that of the command's only section.

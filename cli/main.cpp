@@ -27,6 +27,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"env", run_env_command},
     Subcommand{"inspect", run_inspect_command},
     Subcommand{"merge-weights", run_merge_command},
+    Subcommand{"estimate-memory", run_estimate_command},
     Subcommand{"completion", run_completion_command},
     Subcommand{"manual", run_manual_command},
 };
@@ -42,7 +43,7 @@ std::vector<CommandPage> listed_commands() {
 
 void print_help(FILE* out) {
   std::fputs("usage: accelerate <command> [arguments]\n\ncommands:\n", out);
-  for (const auto& page : listed_commands()) std::fprintf(out, "  %-14s %s\n", page.name.c_str(), page.summary.c_str());
+  for (const auto& page : listed_commands()) std::fprintf(out, "  %-16s %s\n", page.name.c_str(), page.summary.c_str());
   std::fputs(
       "\noptions:\n  -h, --help     show this text\n  --version      show the version\n\n"
       "`accelerate <command> --help` explains a command.\n",

@@ -19,6 +19,10 @@ int run_inspect_command(std::vector<std::string> arguments);
 
 /// `accelerate merge-weights`: makes one file of a folder of shards.
 int run_merge_command(std::vector<std::string> arguments);
+
+/// `accelerate estimate-memory`: tells how much memory a model needs.
+int run_estimate_command(std::vector<std::string> arguments);
+
 /// `accelerate test`: launches the test program under the current configuration.
 int run_test_command(std::vector<std::string> arguments);
 

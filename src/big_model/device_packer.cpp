@@ -17,7 +17,7 @@ std::vector<const ModulePart*> split_parts(const ModulePart& part) {
 
 }  // namespace
 
-DevicePacker::DevicePacker(const ModulePart& model, const MaxMemory& limits, std::vector<std::vector<TiedName>> tied,
+DevicePacker::DevicePacker(const ModulePart& model, const MaxMemory& limits, std::vector<std::vector<std::string>> tied,
                            const PackingOptions& options)
     : tied_(std::move(tied)), options_(options) {
   for (const auto& [place, limit] : limits) {
@@ -52,23 +52,31 @@ std::optional<double> DevicePacker::limit() const {
 }
 
 DevicePacker::Ties DevicePacker::ties_of(const ModulePart& part, const std::vector<const Queue*>& among) const {
-  Ties ties{.owners = {}, .size = part.size};
-  const auto add_owner = [&](const TiedName& tied) {
+  std::vector<const ModulePart*> together = {&part};
+  const auto is_in = [&](const std::string& name) {
+    return std::any_of(together.begin(), together.end(), [&](const auto* one) { return one->contains(name); });
+  };
+  const auto add_owner = [&](const std::string& name) {
     for (const Queue* queue : among) {
-      const auto owner = std::find_if(queue->begin(), queue->end(), [&](const auto* one) { return one->contains(tied.name); });
+      const auto owner = std::find_if(queue->begin(), queue->end(), [&](const auto* one) { return one->contains(name); });
       if (owner == queue->end()) continue;
-      ties.owners.push_back(*owner);
-      ties.size += (*owner)->size - tied.size;
+      together.push_back(*owner);
       return;
     }
   };
-  for (const auto& group : tied_) {
-    const bool reaches_in = std::any_of(group.begin(), group.end(), [&](const auto& tied) { return part.contains(tied.name); });
-    if (!reaches_in) continue;
-    for (const auto& tied : group) {
-      if (!part.contains(tied.name)) add_owner(tied);
+  // What an owner shares with others must come along as well, so this goes on until nothing is added.
+  for (size_t before = 0; before < together.size();) {
+    before = together.size();
+    for (const auto& group : tied_) {
+      if (std::none_of(group.begin(), group.end(), is_in)) continue;
+      for (const auto& name : group) {
+        if (!is_in(name)) add_owner(name);
+      }
     }
   }
+  Ties ties;
+  for (const auto* one : together) ties.size += one->size;  // a parameter counts under one of its names only
+  ties.owners.assign(together.begin() + 1, together.end());
   return ties;
 }
 

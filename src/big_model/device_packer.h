@@ -30,17 +30,11 @@ struct Packing {
   std::vector<std::pair<Place, double>> too_small;
 };
 
-/// A parameter that has other names too, and its bytes; 0 under all but its first name.
-struct TiedName {
-  std::string name;
-  double size = 0;
-};
-
 /// Puts the parts of a model into places, one after the other. Used once.
 class DevicePacker {
  public:
   /// `limits` in filling order; the disk comes last and has none, whatever it says. `tied`: groups of names of one parameter.
-  DevicePacker(const ModulePart& model, const MaxMemory& limits, std::vector<std::vector<TiedName>> tied,
+  DevicePacker(const ModulePart& model, const MaxMemory& limits, std::vector<std::vector<std::string>> tied,
                const PackingOptions& options);
 
   Packing pack();
@@ -77,7 +71,7 @@ class DevicePacker {
   std::map<Place, double> limits_;
   /// Places that keep room for a layer: the first accelerator and the CPU.
   std::vector<Place> main_places_;
-  std::vector<std::vector<TiedName>> tied_;
+  std::vector<std::vector<std::string>> tied_;
   PackingOptions options_;
   Queue queue_;
   size_t current_ = 0;

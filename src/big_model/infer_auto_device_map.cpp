@@ -12,15 +12,6 @@
 namespace accelerate {
 namespace {
 
-std::vector<std::vector<TiedName>> tied_names(const torch::nn::Module& model, const ModuleSizes& sizes) {
-  std::vector<std::vector<TiedName>> groups;
-  for (const auto& names : find_tied_parameters(model)) {
-    auto& group = groups.emplace_back();
-    for (const auto& name : names) group.push_back({name, sizes.contains(name) ? sizes.at(name) : 0});
-  }
-  return groups;
-}
-
 /// Buffers of offloaded modules stay on an accelerator unless they are offloaded too.
 void warn_of_homeless_buffers(const Packing& packing, const MaxMemory& limits) {
   double homeless = 0, largest_room = 0;
@@ -73,7 +64,7 @@ DeviceMap infer_auto_device_map(const torch::nn::Module& model, const InferDevic
   sizing.buffers_only = true;
   const ModulePart parts = module_parts(model, sizes, compute_module_sizes(model, sizing), options.no_split_module_classes);
   const PackingOptions packing_options{.verbose = options.verbose, .fallback_allocation = options.fallback_allocation};
-  Packing packing = DevicePacker(parts, limits, tied_names(model, sizes), packing_options).pack();
+  Packing packing = DevicePacker(parts, limits, find_tied_parameters(model), packing_options).pack();
   if (!options.offload_buffers) warn_of_homeless_buffers(packing, limits);
   tell_of_empty_places(packing);
   return options.clean_result ? clean_device_map(packing.map) : packing.map;

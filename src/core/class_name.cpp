@@ -7,8 +7,9 @@ namespace {
 
 std::string_view without_impl(std::string_view name) {
   constexpr std::string_view kImpl = "Impl";
-  if (name.size() > kImpl.size() && name.ends_with(kImpl)) name.remove_suffix(kImpl.size());
-  return name;
+  const auto rest = name.substr(0, name.size() - std::min(name.size(), kImpl.size()));
+  const bool is_ending = name.ends_with(kImpl) && !rest.empty() && !rest.ends_with("::");
+  return is_ending ? rest : name;
 }
 
 /// What follows the last :: that is not inside template arguments.

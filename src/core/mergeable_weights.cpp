@@ -135,6 +135,13 @@ MergeableWeights open_shards(const std::filesystem::path& index_path) {
 
 }  // namespace
 
+MergeableWeights open_weight_file(const std::filesystem::path& path) {
+  if (path.extension() == ".json") return open_shards(path);
+  MergeableWeights weights;
+  open_weights(path, weights);
+  return weights;
+}
+
 MergeableWeights find_mergeable_weights(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) throw CheckpointError(folder.string() + " is not a folder.");
   if (std::filesystem::exists(folder / ".metadata")) return open_distributed_checkpoint(folder);
@@ -142,10 +149,7 @@ MergeableWeights find_mergeable_weights(const std::filesystem::path& folder) {
     if (std::filesystem::exists(folder / weight_index_name(format))) return open_shards(folder / weight_index_name(format));
   }
   for (const auto format : {WeightFormat::kSafetensors, WeightFormat::kTorch}) {
-    if (!std::filesystem::exists(folder / weight_file_name(format))) continue;
-    MergeableWeights weights;
-    open_weights(folder / weight_file_name(format), weights);
-    return weights;
+    if (std::filesystem::exists(folder / weight_file_name(format))) return open_weight_file(folder / weight_file_name(format));
   }
   say_what_is_missing(folder);
 }

@@ -37,6 +37,9 @@ struct MergeableWeights {
 /// Finds the weights that `folder` holds, see merge_weights.
 MergeableWeights find_mergeable_weights(const std::filesystem::path& folder);
 
+/// The weights of one file, or of the shards that an index (NAME.index.json) lists.
+MergeableWeights open_weight_file(const std::filesystem::path& path);
+
 /// The part of find_mergeable_weights for torch's distributed checkpoints: a `.metadata` and .distcp files.
 MergeableWeights open_distributed_checkpoint(const std::filesystem::path& folder);
 

@@ -6,10 +6,10 @@
 /// For tests that draw their cases: the same ones in every run.
 namespace random_cases {
 
-/// How many: ACCELERATE_TEST_CASES, by default 400.
-inline int count() {
+/// How many: ACCELERATE_TEST_CASES, or the number that is usual for the test.
+inline int count(int usual = 400) {
   const char* number = std::getenv("ACCELERATE_TEST_CASES");
-  return number && *number ? std::atoi(number) : 400;
+  return number && *number ? std::atoi(number) : usual;
 }
 
 /// Numbers that are the same on every machine, unlike those of std::uniform_int_distribution.

@@ -1,0 +1,43 @@
+#include <cstdio>
+
+#include <nlohmann/json.hpp>
+
+#include "core/hub_cache.h"
+#include "core/memory_estimate.h"
+#include "described_command.h"
+#include "subcommands.h"
+
+namespace accelerate::cli {
+namespace {
+
+std::string estimate_json(const std::string& model, const WeightSizes& sizes, const std::vector<MemoryEstimate>& estimates) {
+  nlohmann::ordered_json document = {{"model", model},
+                                     {"tensors", sizes.tensors},
+                                     {"largest_layers", sizes.largest_names},
+                                     {"estimates", nlohmann::ordered_json::array()}};
+  for (const auto& estimate : estimates) {
+    document["estimates"].push_back({{"dtype", estimate.dtype},
+                                     {"largest_layer", estimate.largest_layer},
+                                     {"total_size", estimate.total_size},
+                                     {"training", estimate.training ? nlohmann::ordered_json(*estimate.training) : nullptr}});
+  }
+  return document.dump(2);
+}
+
+int estimate_given(const Arguments& given) {
+  const std::string& model = given.operands[0];
+  const WeightSizes sizes = read_weight_sizes(find_model(model));
+  std::vector<MemoryEstimate> estimates;
+  for (const auto& dtype : given.values("dtypes", {"float32", "float16", "int8", "int4"}))
+    estimates.push_back(estimate_memory(sizes, dtype));
+  const std::string text = given.value("json") ? estimate_json(model, sizes, estimates) : estimates_table(model, estimates);
+  return std::printf("%s\n", text.c_str()) < 0 || std::fflush(stdout) != 0;
+}
+
+}  // namespace
+
+int run_estimate_command(std::vector<std::string> arguments) {
+  return run_described("estimate-memory", arguments, estimate_given);
+}
+
+}  // namespace accelerate::cli

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+/// What a model needs, from the headers of its files alone.
+namespace accelerate {
+
+/// How large the weights of a model are with every floating-point number a float32, as they are trained.
+struct WeightSizes {
+  uint64_t tensors = 0;
+  /// Bytes; a bool counts an eighth.
+  double total = 0;
+  double largest_layer = 0;
+  /// The layers of that size.
+  std::vector<std::string> largest_names;
+};
+
+/// Reads them from a folder of weights, one of its files, an index of shards, or a config.json beside them. A layer is a module
+/// without modules in it, or all of a numbered block: of a list of layers. CheckpointError names what is missing.
+WeightSizes read_weight_sizes(const std::filesystem::path& path);
+
+/// What a model needs in one dtype, in bytes.
+struct MemoryEstimate {
+  std::string dtype;
+  double largest_layer = 0, total_size = 0;
+  /// Of weights, gradients and Adam's states the largest, as Python counts it; nothing where the dtype cannot be trained.
+  std::optional<double> training;
+};
+
+/// The dtypes that there are estimates for.
+std::vector<std::string> estimated_dtypes();
+
+/// `dtype` is one of those.
+MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype);
+
+/// The table that Python prints, without a newline at its end.
+std::string estimates_table(const std::string& model, const std::vector<MemoryEstimate>& estimates);
+
+}  // namespace accelerate

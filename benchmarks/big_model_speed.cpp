@@ -20,7 +20,8 @@ struct BlockImpl : torch::nn::Module {
 
 struct TowerImpl : torch::nn::Module {
   TowerImpl(int64_t width, int64_t depth) {
-    for (int64_t i = 0; i < depth; ++i) blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<BlockImpl>(width)));
+    for (int64_t i = 0; i < depth; ++i)
+      blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<BlockImpl>(width)));
   }
   torch::Tensor forward(torch::Tensor x) {
     for (auto& block : blocks) x = block->forward(x);
@@ -45,8 +46,7 @@ int main(int, char** argv) {
   }();
   const double begin = now();
   const auto model = accelerate::load_checkpoint_and_dispatch(
-      tower, argv[1],
-      {.device_map = mode == "resident" ? "cpu" : "disk", .dtype = torch::kBFloat16, .mmap = mode == "mmap"});
+      tower, argv[1], {.device_map = mode == "resident" ? "cpu" : "disk", .dtype = torch::kBFloat16, .mmap = mode == "mmap"});
   std::printf("load %.6f\n", now() - begin);
   for (int pass = 0; pass < std::stoi(argv[5]); ++pass) {
     const double start = now();

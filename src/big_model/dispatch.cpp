@@ -1,7 +1,7 @@
+#include <ATen/core/grad_mode.h>
 #include <accelerate/big_model/dispatch.h>
 #include <accelerate/big_model/load_checkpoint.h>
 #include <accelerate/core/error.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
@@ -19,8 +19,9 @@ void check_devices(const DeviceMap& map, const std::optional<c10::Device>& main_
     accelerates |= !place.is_disk() && !place.is_cpu();
   }
   if (offloads && accelerates) {
-    throw UsageError("Weights cannot be offloaded from an accelerator yet: give a map that has the CPU and the disk alone, or "
-                     "accelerators alone.");
+    throw UsageError(
+        "Weights cannot be offloaded from an accelerator yet: give a map that has the CPU and the disk alone, or "
+        "accelerators alone.");
   }
 }
 
@@ -72,7 +73,8 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
   dispatcher.take_checkpoint(
       {.path = checkpoint, .strict = options.strict, .dtype = options.dtype, .new_name = options.key_mapping});
   std::optional<uint64_t> limit;
-  if (const ByteSize* given = options.max_memory.find(Place(dispatcher.main_device()))) limit = static_cast<uint64_t>(given->bytes());
+  if (const ByteSize* given = options.max_memory.find(Place(dispatcher.main_device())))
+    limit = static_cast<uint64_t>(given->bytes());
   return dispatcher.run(limit);
 }
 

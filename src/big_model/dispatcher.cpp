@@ -111,9 +111,10 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
   // A copy where it is offloaded already: its bytes may go again.
   if (!tensor.is_meta()) return residency::has_key(tensor) ? tensor.clone().to(weight.dtype) : tensor.detach().to(weight.dtype);
   if (const auto log = residency::InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
-  throw CheckpointError(fmt::format(
-      "The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under InitEmptyWeights.",
-      weight.group->name()));
+  throw CheckpointError(
+      fmt::format("The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under "
+                  "InitEmptyWeights.",
+                  weight.group->name()));
 }
 
 at::Tensor Dispatcher::storage_of(const Weight& weight) const {
@@ -150,9 +151,10 @@ std::shared_ptr<residency::WeightHome> Dispatcher::home_at(const StoredTensor& s
 
 OffloadWriter& Dispatcher::writer(const std::string& weight) {
   if (options_.offload_dir.empty()) {
-    throw UsageError(fmt::format("{} goes to disk, and no file has it as it is needed. Name a folder for it: offload_folder "
-                                 "(offload_dir for dispatch_model).",
-                                 weight));
+    throw UsageError(
+        fmt::format("{} goes to disk, and no file has it as it is needed. Name a folder for it: offload_folder "
+                    "(offload_dir for dispatch_model).",
+                    weight));
   }
   if (!writer_) writer_.emplace(options_.offload_dir);
   return *writer_;

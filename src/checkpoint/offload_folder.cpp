@@ -36,13 +36,15 @@ StoredTensor find_in_file(const std::string& name, const Index& entry, const std
     tensor.name = name;
     return tensor;
   }
-  throw CheckpointError(fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file));
+  throw CheckpointError(
+      fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file));
 }
 
 StoredTensor find_own_file(const std::string& name, const Index& entry, const std::string& folder) {
   const std::string dtype = entry.at("dtype").get<std::string>();
   const auto* facts = find_dtype(dtype);
-  if (!facts) throw CheckpointError(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype));
+  if (!facts)
+    throw CheckpointError(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype));
   StoredTensor tensor{.name = name,
                       .dtype = scalar_type_of(*facts, index_path(folder).string(), name),
                       .shape = entry.at("shape").get<std::vector<int64_t>>(),
@@ -61,7 +63,8 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
   const Index index = read_index(folder);
   for (const auto& [name, entry] : index.items()) {
     try {
-      tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder) : find_own_file(name, entry, folder));
+      tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder)
+                                                           : find_own_file(name, entry, folder));
     } catch (const Index::exception&) {
       throw CheckpointError(fmt::format("{}: what it says of {} is no weight.", index_path(folder).string(), name));
     }
@@ -72,7 +75,8 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
 OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)) { make_folder(folder_); }
 
 StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
-  if (name.find('/') != std::string::npos) throw CheckpointError(fmt::format("The weight '{}' cannot be a file of that name.", name));
+  if (name.find('/') != std::string::npos)
+    throw CheckpointError(fmt::format("The weight '{}' cannot be a file of that name.", name));
   const at::Tensor elements = plain(tensor.cpu());
   StoredTensor stored{.name = name,
                       .dtype = tensor.scalar_type(),

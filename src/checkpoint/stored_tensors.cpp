@@ -43,7 +43,8 @@ void list_torch(const InputFile& source, std::vector<StoredTensor>& tensors) {
   const TorchFile file(source);
   for (const auto& [key, value] : file.root().dict().items) {
     if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor)) {
-      throw CheckpointError(fmt::format("{} holds {}; a tensor under a name was expected.", source.name(), to_string(value->kind)));
+      throw CheckpointError(
+          fmt::format("{} holds {}; a tensor under a name was expected.", source.name(), to_string(value->kind)));
     }
     const PickleTensor& tensor = value->tensor();
     StoredTensor stored{.name = key->text(),
@@ -52,8 +53,8 @@ void list_torch(const InputFile& source, std::vector<StoredTensor>& tensors) {
                         .file = source.name(),
                         .in_place = is_contiguous(tensor) && !tensor.conjugated && !tensor.negative && !tensor.storage.empty()};
     if (stored.in_place) {
-      stored.offset = file.storage(tensor.storage).offset +
-                      static_cast<uint64_t>(tensor.offset) * static_cast<uint64_t>(tensor.dtype->bytes);
+      stored.offset =
+          file.storage(tensor.storage).offset + static_cast<uint64_t>(tensor.offset) * static_cast<uint64_t>(tensor.dtype->bytes);
     }
     tensors.push_back(std::move(stored));
   }
@@ -68,11 +69,11 @@ std::string only_index(const fs::path& folder) {
   if (found.size() == 1) return found[0];
   if (found.size() > 1) {
     std::sort(found.begin(), found.end());
-    throw CheckpointError(fmt::format("{} has several indexes of weights ({}). Give the one to load.", folder.string(),
-                                      fmt::join(found, ", ")));
+    throw CheckpointError(
+        fmt::format("{} has several indexes of weights ({}). Give the one to load.", folder.string(), fmt::join(found, ", ")));
   }
-  throw CheckpointError(
-      fmt::format("{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json is there.", folder.string()));
+  throw CheckpointError(fmt::format(
+      "{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json is there.", folder.string()));
 }
 
 std::string weights_in_folder(const fs::path& folder) {
@@ -101,7 +102,8 @@ WeightFileList find_weight_files(const std::string& path) {
   WeightFileList list{.index = path};
   for (const auto& name : index.files()) {
     list.files.push_back((fs::path(path).parent_path() / name).string());
-    if (!fs::exists(list.files.back(), problem)) throw CheckpointError(fmt::format("{} names {}, which is not there.", path, name));
+    if (!fs::exists(list.files.back(), problem))
+      throw CheckpointError(fmt::format("{} names {}, which is not there.", path, name));
   }
   for (const auto& [tensor, name] : index.weight_map) {
     list.tensors.emplace_back(tensor, (fs::path(path).parent_path() / name).string());

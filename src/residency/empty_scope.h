@@ -12,8 +12,8 @@
 
 namespace accelerate::residency {
 
-/// While it lives, tensors that this thread makes from nothing are made on a device of its choice. On the meta device they take no
-/// memory, and how they were made is kept.
+/// While it lives, tensors that this thread makes from nothing are made on a device of its choice. On the meta device they take
+/// no memory, and how they were made is kept.
 class EmptyScope {
  public:
   EmptyScope(c10::Device device, bool include_buffers);

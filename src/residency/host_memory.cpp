@@ -35,7 +35,8 @@ at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayR
     throw CheckpointError("Cannot open " + file + ": " + std::strerror(errno) + ".");
   }
   const bool whole = static_cast<uint64_t>(status.st_size) >= offset + bytes;
-  void* start = whole ? mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, static_cast<off_t>(begin)) : MAP_FAILED;
+  void* start =
+      whole ? mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, static_cast<off_t>(begin)) : MAP_FAILED;
   const int reason = errno;
   close(descriptor);
   if (!whole) throw CheckpointError(file + " ends too early.");

@@ -1,7 +1,7 @@
 #include "residency/interception.h"
 
-#include <accelerate/core/error.h>
 #include <ATen/autocast_mode.h>
+#include <accelerate/core/error.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
@@ -32,8 +32,8 @@ void add_arguments(Pins& pins, const c10::FunctionSchema& schema, c10::ArrayRef<
   }
 }
 
-/// Autocast keeps the casts of weights until its scope ends: all of a model, in the end. Those of weights that come and go are not
-/// kept.
+/// Autocast keeps the casts of weights until its scope ends: all of a model, in the end. Those of weights that come and go are
+/// not kept.
 class WithoutCastCache {
  public:
   WithoutCastCache() { at::autocast::set_autocast_cache_enabled(false); }

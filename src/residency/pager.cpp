@@ -30,8 +30,8 @@ void Pager::add_unit(std::vector<NewWeight> weights) {
   for (auto& weight : weights) {
     const auto record = std::make_shared<StorageRecord>(shared_from_this(), number, static_cast<int>(unit.weights.size()));
     manage(*weight.storage, record, options_.device, weight.name);
-    unit.weights.push_back({std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home),
-                            unit.bytes});
+    unit.weights.push_back(
+        {std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home), unit.bytes});
     unit.bytes += (unit.weights.back().home->size() + kAlignment - 1) / kAlignment * kAlignment;
   }
   largest_ = std::max(largest_, unit.bytes);
@@ -165,7 +165,8 @@ void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
   while (!unit.slot.defined()) {
     if (make_room(unit.bytes, 0)) return begin_load(unit, true);
     // What was foreseen wrongly can be dropped as soon as it has come.
-    const auto other = std::find_if(units_.begin(), units_.end(), [](const Unit& each) { return each.pins == 0 && under_way(each); });
+    const auto other =
+        std::find_if(units_.begin(), units_.end(), [](const Unit& each) { return each.pins == 0 && under_way(each); });
     if (other == units_.end()) {
       for (auto& each : units_) {
         if (droppable(each)) drop(each);

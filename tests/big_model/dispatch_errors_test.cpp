@@ -48,7 +48,8 @@ std::string checkpoint_without(const Saved& saved, const std::string& dropped, c
 TEST(DispatchErrors, AMapThatMissesAParameterNamesIt) {
   const Saved saved;
   expect_words({"head.weight"},
-               refusal(saved.checkpoint(), {.device_map = {{"embedding", "cpu"}, {"blocks", "cpu"}, {"scale", "cpu"}, {"temperature", "cpu"}}}));
+               refusal(saved.checkpoint(),
+                       {.device_map = {{"embedding", "cpu"}, {"blocks", "cpu"}, {"scale", "cpu"}, {"temperature", "cpu"}}}));
 }
 
 TEST(DispatchErrors, AMapThatNamesNoModuleOfTheModelSaysWhich) {
@@ -79,15 +80,21 @@ TEST(DispatchErrors, WeightsThatMustBeWrittenNeedAFolder) {
 TEST(DispatchErrors, AFolderThatCannotBeWrittenIsNamed) {
   const Saved saved;
   std::ofstream(saved.folder / "file") << "no folder";
-  expect_words({"file"}, refusal(saved.checkpoint(), {.device_map = "disk", .offload_folder = saved.folder / "file" / "below", .dtype = torch::kBFloat16}));
-  if (geteuid() == 0) expect_words({"/proc/nowhere"}, refusal(saved.checkpoint(), {.device_map = "disk", .offload_folder = "/proc/nowhere", .dtype = torch::kBFloat16}));
+  expect_words({"file"},
+               refusal(saved.checkpoint(),
+                       {.device_map = "disk", .offload_folder = saved.folder / "file" / "below", .dtype = torch::kBFloat16}));
+  if (geteuid() == 0)
+    expect_words(
+        {"/proc/nowhere"},
+        refusal(saved.checkpoint(), {.device_map = "disk", .offload_folder = "/proc/nowhere", .dtype = torch::kBFloat16}));
 }
 
 TEST(DispatchErrors, StrictMeansStrict) {
   const Saved saved;
   expect_words({"missing", "blocks.1.up.bias"},
                refusal(checkpoint_without(saved, "blocks.1.up.bias"), {.device_map = "disk", .strict = true}));
-  expect_words({"unexpected", "stranger"}, refusal(checkpoint_without(saved, "", "stranger"), {.device_map = "disk", .strict = true}));
+  expect_words({"unexpected", "stranger"},
+               refusal(checkpoint_without(saved, "", "stranger"), {.device_map = "disk", .strict = true}));
   EXPECT_EQ(refusal(saved.checkpoint(), {.device_map = "disk", .strict = true}), "no error");
 }
 
@@ -104,7 +111,8 @@ TEST(DispatchErrors, AnUnreadableShardIsNamed) {
   const std::string shard = fs::path(saved.checkpoint()) / "model-00002-of-00005.safetensors";
   ASSERT_TRUE(fs::exists(shard));
   fs::resize_file(shard, fs::file_size(shard) - 10);
-  for (const char* place : {"cpu", "disk"}) expect_words({"model-00002-of-00005.safetensors"}, refusal(saved.checkpoint(), {.device_map = place}));
+  for (const char* place : {"cpu", "disk"})
+    expect_words({"model-00002-of-00005.safetensors"}, refusal(saved.checkpoint(), {.device_map = place}));
   fs::remove(shard);
   expect_words({"model-00002-of-00005.safetensors", "not there"}, refusal(saved.checkpoint(), {.device_map = "disk"}));
 }
@@ -142,12 +150,14 @@ TEST(LoadCheckpoint, ConvertsDtypesAndRenames) {
   const torch::NoGradGuard no_grad;
   for (const char* place : {"cpu", "disk"}) {
     Tower tower = empty_tower(), half = empty_tower();
-    accelerate::load_checkpoint_in_model(tower, saved.folder / "renamed.bin",
-                                         {.device_map = place, .offload_folder = saved.offload(), .strict = true, .key_mapping = without_prefix});
+    accelerate::load_checkpoint_in_model(
+        tower, saved.folder / "renamed.bin",
+        {.device_map = place, .offload_folder = saved.offload(), .strict = true, .key_mapping = without_prefix});
     EXPECT_EQ(tower->head->weight.scalar_type(), torch::kFloat);
     EXPECT_TRUE(torch::equal(tower->head->weight * 1, saved.tower->head->weight.to(torch::kBFloat16).to(torch::kFloat)));
-    accelerate::load_checkpoint_in_model(half, saved.folder / "renamed.bin",
-                                         {.device_map = place, .dtype = torch::kBFloat16, .strict = true, .key_mapping = without_prefix});
+    accelerate::load_checkpoint_in_model(
+        half, saved.folder / "renamed.bin",
+        {.device_map = place, .dtype = torch::kBFloat16, .strict = true, .key_mapping = without_prefix});
     EXPECT_TRUE(torch::equal(half->head->weight * 1, saved.tower->head->weight.to(torch::kBFloat16)));
   }
 }
@@ -185,7 +195,8 @@ TEST(LoadCheckpoint, ViewsOfOneMemoryStayViewsOfOneMemory) {
       return Views();
     }();
     EXPECT_TRUE(views->upper.is_meta());
-    accelerate::load_checkpoint_in_model(views, folder / "views.safetensors", {.device_map = place, .offload_folder = folder / place});
+    accelerate::load_checkpoint_in_model(views, folder / "views.safetensors",
+                                         {.device_map = place, .offload_folder = folder / place});
     EXPECT_TRUE(torch::equal(views->forward(x), saved->forward(x))) << place;
     EXPECT_EQ(views->upper.storage().unsafeGetStorageImpl(), views->lower.storage().unsafeGetStorageImpl());
   }

@@ -8,9 +8,9 @@
 
 namespace fs = std::filesystem;
 using accelerate::DeviceMap;
-using towers::Tower;
-using towers::Saved;
 using towers::empty_tower;
+using towers::Saved;
+using towers::Tower;
 
 namespace {
 
@@ -20,7 +20,6 @@ TEST(EmptyWeights, ParametersTakeNoMemoryAndBuffersAreReal) {
   EXPECT_FALSE(tower->scale.is_meta());
   EXPECT_TRUE(torch::equal(tower->scale, torch::arange(1, 101).to(torch::kFloat) / 100));
 }
-
 
 /// A module whose constructor does what constructors do.
 struct CuriousImpl : torch::nn::Module {

@@ -45,7 +45,6 @@ struct TowerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tower);
 
-
 /// A small model with weights, its checkpoint, and what it answers.
 struct Saved {
   explicit Saved(bool tied = false) : tower(100, 32, 4, tied), tokens(torch::arange(12).reshape({2, 6})) {

@@ -1,10 +1,12 @@
 #include <accelerate/checkpoint/file.h>
+#include <accelerate/checkpoint/offload_folder.h>
 #include <torch/torch.h>
 
 #include "checkpoint/value_file.h"
 #include "conformance/checkpoint_cases.h"
 #include "conformance/golden.h"
 #include "core/file.h"
+#include "support/together.h"
 
 namespace {
 
@@ -71,6 +73,33 @@ TEST(Golden, TorchFilesOfPythonAreRead) {
     }
   }
   EXPECT_GT(tally.cases(), 0);
+}
+
+TEST(Golden, FoldersOfOffloadedWeightsAreReadAndWrittenAgain) {
+  const json offload = golden::read("checkpoints/files.json").at("offload").at(0);
+  const std::string folder = golden::path("checkpoints/" + offload.at("folder").get<std::string>());
+  const TensorDict weights = accelerate::load_offloaded_weights(folder);
+  for (const auto& [name, content] : offload.at("content").items()) {
+    if (name == "in_memory") continue;  // was in no file
+    json node = content;
+    node["t"] = "tensor";
+    EXPECT_EQ(golden::difference(Value(weights.at(name)), golden::value_of(node), 0), "") << name;
+  }
+  const TemporaryFolder copy;
+  accelerate::offload_state_dict(copy.path(), {{"replaced", torch::ones({2})}});
+  accelerate::offload_state_dict(copy.path(), weights);
+  accelerate::offload_state_dict(copy.path(), {{"replaced", torch::zeros({3})}});
+  EXPECT_EQ(accelerate::load_offloaded_weights(copy.path()).size(), weights.size() + 1);
+  EXPECT_EQ(accelerate::load_offloaded_weights(copy.path()).at("replaced").size(0), 3);
+  const TemporaryFolder same;
+  accelerate::offload_state_dict(same.path(), weights);
+  const auto text_of = [](const std::filesystem::path& path) {
+    const accelerate::InputFile file(path);
+    return file.text(0, file.size());
+  };
+  EXPECT_EQ(text_of(same / "index.json"), offload.at("index_text").get<std::string>());
+  for (const auto& item : weights)
+    EXPECT_EQ(text_of(same / (item.first + ".dat")), text_of(folder + "/" + item.first + ".dat")) << item.first;
 }
 
 TEST(Golden, TensorsOfTorchFilesAreWeightsNotLeaves) {

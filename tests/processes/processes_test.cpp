@@ -398,6 +398,31 @@ TEST(Examples, ACheckpointThatIsGoneOnFromEndsAsTheRunThatWasNeverStopped) {
   }
 }
 
+TEST(Examples, ABigModelAnswersTheSameWhateverMemoryItMayUse) {
+  std::string folder = (std::filesystem::temp_directory_path() / "accelerate_big_model_XXXXXX").string();
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const auto made = run_program({ACCELERATE_PYTHON, ACCELERATE_BIG_MODEL_PEER, folder + "/checkpoint"});
+  ASSERT_EQ(made.exit_code, 0) << made.errors;
+  const auto answer = [&](const std::string& limit) {
+    const auto result =
+        run_program({ACCELERATE_EXAMPLES "/big_model", folder + "/checkpoint", limit, folder + "/offload" + limit});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    EXPECT_FALSE(std::filesystem::exists(folder + "/offload" + limit)) << "the checkpoint has all that goes to disk";
+    return result.output;
+  };
+  const std::string resident = answer("1GiB"), some = answer("8MiB"), none = answer("1KiB");
+  EXPECT_EQ(resident.find(" -> cpu\n"), 0U) << resident;
+  EXPECT_EQ(none.find(" -> disk\n"), 0U) << none;
+  for (const char* line : {"embedding -> cpu\n", "blocks.1 -> cpu\n", "blocks.7 -> disk\n", "head -> disk\n"})
+    EXPECT_EQ(count(some, line), 1) << some;
+  const auto checksum = [](const std::string& output) { return std::stod(output.substr(output.find("checksum ") + 9)); };
+  EXPECT_EQ(checksum(some), checksum(resident));
+  EXPECT_EQ(checksum(none), checksum(resident));
+  EXPECT_NEAR(checksum(resident), checksum(made.output), 1e-3)
+      << "of a thousand logits by sixteen tokens, in another order of adding";
+  std::filesystem::remove_all(folder);
+}
+
 TEST(Examples, TheLauncherTrainsAndReportsAWorkersException) {
   const auto result = run_program({ACCELERATE_EXAMPLES "/launcher"}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;

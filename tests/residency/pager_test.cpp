@@ -47,18 +47,15 @@ struct Weights {
       paged.push_back(resident.back().clone());
       residency::set_key(paged.back(), true);
       const auto& storage = paged.back().storage();
-      pager->add_unit({{"weight" + std::to_string(i), c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), homes.back()}});
+      pager->add_unit(
+          {{"weight" + std::to_string(i),
+            c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), homes.back()}});
     }
   }
   std::shared_ptr<residency::Pager> pager;
   std::vector<at::Tensor> resident, paged;
   std::vector<std::shared_ptr<MemoryHome>> homes;
 };
-
-int count_of(const char* variable, int otherwise) {
-  const char* text = std::getenv(variable);
-  return text ? std::atoi(text) : otherwise;
-}
 
 TEST(UseOrder, AnOrderIsExpectedAgainAndABackwardPassIsToldFromAForwardPass) {
   residency::UseOrder order;
@@ -86,7 +83,8 @@ TEST(UseOrder, WhatWasNeverSeenComesInTheOrderOfAdding) {
 TEST(Pager, RandomUsesReadAndWriteWhatResidentTensorsWould) {
   torch::manual_seed(1);
   std::mt19937 random(1);
-  const int rounds = count_of("ACCELERATE_TEST_USE_ORDERS", 400);
+  const char* given = std::getenv("ACCELERATE_TEST_CASES");
+  const int rounds = given ? std::atoi(given) : 200;
   for (int round = 0; round < rounds; ++round) {
     const int count = 1 + static_cast<int>(random() % 8);
     Weights weights(count, random() % 40000);

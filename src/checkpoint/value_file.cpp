@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "checkpoint/dtypes.h"
+#include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
@@ -18,6 +19,7 @@ namespace {
 /// All bytes of the tensor's storage, on the CPU.
 at::Tensor storage_bytes(const at::Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  if (is_offloaded(tensor)) return plain(tensor.as_strided({bytes / tensor.element_size()}, {1}, 0)).view(at::kByte).cpu();
   return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1}).cpu();
 }
 

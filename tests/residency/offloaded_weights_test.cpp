@@ -237,6 +237,16 @@ TEST(OffloadedWeights, APointerToThemNeedsAScope) {
   EXPECT_EQ(weight.data_ptr<float>()[5], saved.tower->head->weight.data_ptr<float>()[5]);
 }
 
+TEST(OffloadedWeights, CanBeSavedAgain) {
+  const Saved saved;
+  OnDisk disk(saved);
+  for (const bool safe : {true, false}) {
+    accelerate::save_weights(accelerate::state_dict(*disk.tower), saved.folder / "again", {.safe_serialization = safe});
+    const auto again = accelerate::load_weights(saved.folder / "again");
+    for (const auto& [name, tensor] : accelerate::state_dict(*saved.tower)) EXPECT_TRUE(torch::equal(again.at(name), tensor)) << name;
+  }
+}
+
 TEST(OffloadedWeights, OutliveTheDispatchedModel) {
   const Saved saved;
   Tower tower = empty_tower();

@@ -41,6 +41,9 @@ HookHandle Accelerator::register_save_state_pre_hook(SaveStateHook hook) { retur
 
 HookHandle Accelerator::register_load_state_pre_hook(LoadStateHook hook) { return checkpoints_->before_loading(std::move(hook)); }
 
-void Accelerator::end_training(std::source_location where) { checkpoints_->finish(state(), where); }
+void Accelerator::end_training(std::source_location where) {
+  checkpoints_->finish(state(), where);
+  checkpoints_->release();
+}
 
 }  // namespace accelerate

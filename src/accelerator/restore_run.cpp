@@ -19,13 +19,18 @@ void load_reversibly(Object object, StateDict kept, const StateDict& state, Undo
   object.load_state_dict(state);
 }
 
-void load_optimizers(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+void load_optimizers(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     auto* optimizer = &parts.optimizers[i].optimizer();
     // Its tensors are replaced, not written to, so that those that are kept stay as they are.
-    undo.add([optimizer, kept = state_dict(*optimizer)] { load_state_dict(*optimizer, kept); });
-    load_state_dict(*optimizer, loaded.optimizers[i]);
+    undo.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
+    load_state_dict(*optimizer, std::move(loaded.optimizers[i]));
   }
+}
+
+/// Not what was read, which may lie in the middle of a file's bytes.
+at::Tensor own_copy(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
@@ -49,7 +54,7 @@ UndoList::~UndoList() {
   }
 }
 
-void restore_small_parts(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
   for (size_t i = 0; i < parts.models.size(); ++i) check_fit(parts.models[i]->module(), loaded.models[i], {});
   undo.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
   load_optimizers(parts, loaded, undo);
@@ -62,7 +67,9 @@ void restore_small_parts(RunParts& parts, const LoadedRun& loaded, UndoList& und
     scaler->load_state_dict(*loaded.scaler);
   }
   for (size_t i = 0; i < parts.registered.size(); ++i) {
-    StateDict kept = copied_value(parts.registered[i].state_dict()).as<StateDict>();
+    HostCopies copies;
+    StateDict kept = copied_value(parts.registered[i].state_dict(), copies).as<StateDict>();
+    copies.finish();
     load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo);
   }
   load_loaders(parts, loaded, undo);
@@ -74,7 +81,7 @@ void restore_weights(RunParts& parts, const LoadedRun& loaded) {
     load_state_dict(parts.models[i]->module(), loaded.models[i]);
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const std::string key = std::to_string(i) + "." + name;
-      if (loaded.gradients.contains(key)) at::Tensor(parameter).mutable_grad() = loaded.gradients.at(key).to(parameter.options());
+      if (loaded.gradients.contains(key)) at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
     }
   }
   if (loaded.own) {

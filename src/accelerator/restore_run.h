@@ -33,8 +33,9 @@ class UndoList {
 };
 
 /// Sets everything that may refuse what it is given, and keeps in `undo` how it was: optimizers, schedulers, scaler, loaders,
-/// registered objects, random numbers. Models are only compared with their weights. Throws what does not fit.
-void restore_small_parts(RunParts& parts, const LoadedRun& loaded, UndoList& undo);
+/// registered objects, random numbers. Models are only compared with their weights. Throws what does not fit. The states of the
+/// optimizers are used up.
+void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo);
 /// Sets the rest, which cannot fail any more: weights, gradients, counters.
 void restore_weights(RunParts& parts, const LoadedRun& loaded);
 

@@ -93,11 +93,16 @@ HookHandle keep_hook(const std::shared_ptr<std::list<Hook>>& hooks, Hook hook) {
   return HookHandle([hooks, place] { hooks->erase(place); });
 }
 
-/// Why a checkpoint cannot be used, or nothing.
-std::string defect_of(const RunParts& parts, const std::string& folder, bool verify) {
+/// Why a checkpoint cannot be used, or nothing. What was read to find out is kept in `files`.
+std::string defect_of(const RunParts& parts, const std::string& folder, bool verify, std::unique_ptr<FolderFiles>& files) {
+  files.reset();  // the memory of the one before
+  files = std::make_unique<FolderFiles>(folder);
   try {
-    if (const auto manifest = read_manifest(folder)) return find_defect(folder, *manifest, verify);
-    check_run(parts, folder);  // Python wrote it, and left nothing to tell by
+    if (const auto manifest = read_manifest(folder)) {
+      return verify ? files->verify(*manifest, [&](const auto& name) { return is_read_by(parts, name); })
+                    : find_defect(folder, *manifest);
+    }
+    check_run(parts, *files);  // Python wrote it, and left nothing to tell by
     return "";
   } catch (const std::exception& error) {
     return error.what();
@@ -200,7 +205,8 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
   failure = failure_of([&] {
-    job.files = take_snapshot(parts, target.aside, {options.safe_serialization, options.async, leads(parts.state)});
+    auto* const copies = options.async ? &copies_ : nullptr;
+    job.files = take_snapshot(parts, target.aside, {options.safe_serialization, copies, leads(parts.state)});
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
   job.aside = target.aside;
@@ -288,7 +294,8 @@ void RunCheckpoints::remove_oldest(int saved) const {
 
 // --- Loading --------------------------------------------------------------------------------------------------------------
 
-std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool verify, std::source_location where) const {
+std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
+                                                     std::source_location where) const {
   constexpr int64_t kNone = -1, kNotAsked = INT64_MAX;
   std::vector<int> numbers;
   const std::string failure = failure_of([&] {
@@ -299,7 +306,7 @@ std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool
     while (!numbers.empty()) {
       const std::string candidate = (fs::path(checkpoints_folder()) / name_of(numbers.back())).string();
       const std::string defect =
-          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate, verify);
+          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate, verify, files);
       if (defect.empty()) break;
       get_logger("accelerate").warning({.main_process_only = false}, "load_state passes over {}: {}", candidate, defect);
       numbers.pop_back();
@@ -320,6 +327,7 @@ std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool
 }
 
 std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
+                                                           std::unique_ptr<FolderFiles>& files,
                                                            std::source_location where) const {
   if (folder.empty()) {
     if (!project_.automatic_checkpoint_naming || project_.project_dir.empty()) {
@@ -327,7 +335,7 @@ std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts
           "load_state was given no folder. Give one, or set project_dir and automatic_checkpoint_naming in "
           "ProjectConfiguration.");
     }
-    const auto number = newest_checkpoint(parts, verify, where);
+    const auto number = newest_checkpoint(parts, verify, files, where);
     return number ? std::optional((fs::path(checkpoints_folder()) / name_of(*number)).string()) : std::nullopt;
   }
   const std::string path = expand_user(folder);
@@ -335,7 +343,7 @@ std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts
   if (leads(parts.state)) {
     std::error_code problem;
     const bool is_folder = fs::is_directory(path, problem);
-    defect = is_folder ? defect_of(parts, path, verify) : problem ? problem.message() : "it is no folder";
+    defect = is_folder ? defect_of(parts, path, verify, files) : problem ? problem.message() : "it is no folder";
     if (!defect.empty()) defect = fmt::format("{} cannot be used: {}", path, defect);
   }
   throw_failure("load_state", shared_failure(parts.state, defect, where));
@@ -345,8 +353,10 @@ std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts
 std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::string& folder, const LoadStateOptions& options,
                                                 std::source_location where) {
   finish(parts.state, where);
-  const auto found = find_checkpoint(parts, folder, options.verify, where);
+  std::unique_ptr<FolderFiles> files;
+  const auto found = find_checkpoint(parts, folder, options.verify, files, where);
   if (!found) return std::nullopt;
+  if (!files || files->folder() != *found) files = std::make_unique<FolderFiles>(*found);
   const Busy busy("load_state", *found);
   std::shared_ptr<LoadedRun> loaded;
   std::string failure = failure_of([&] {
@@ -355,7 +365,8 @@ std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::strin
     std::erase_if(parts.models, [&](const auto& model) {
       return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
     });
-    loaded = read_run(parts, *found);
+    loaded = read_run(parts, *files);
+    files.reset();  // tensors hold the memory that they lie in
   });
   throw_failure("load_state", shared_failure(parts.state, failure, where));
   // What was set is set back unless it could be set everywhere.

@@ -29,6 +29,8 @@ class RunCheckpoints {
                                   std::source_location where);
   /// Until the last save is durable. CheckpointError on all processes when one of them could not write.
   void finish(const ProcessState& state, std::source_location where);
+  /// Gives back the memory that is kept for the next asynchronous save.
+  void release() { copies_.release(); }
 
   HookHandle before_saving(SaveStateHook hook);
   HookHandle before_loading(LoadStateHook hook);
@@ -55,17 +57,20 @@ class RunCheckpoints {
   std::vector<RunFile> take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
 
   std::string checkpoints_folder() const;
-  /// What load_state is given, checked; nothing when none was asked for by name and there is none.
+  /// What load_state is given, checked; nothing when none was asked for by name and there is none. What was read to check it is
+  /// kept in `files`, with the process that did.
   std::optional<std::string> find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
-                                             std::source_location where) const;
+                                             std::unique_ptr<FolderFiles>& files, std::source_location where) const;
   /// The number of the newest one that is complete on every machine that has its own.
-  std::optional<int> newest_checkpoint(const RunParts& parts, bool verify, std::source_location where) const;
+  std::optional<int> newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
+                                       std::source_location where) const;
 
   ProjectConfiguration project_;
   // Shared with the handles that remove hooks.
   std::shared_ptr<std::list<SaveStateHook>> save_hooks_ = std::make_shared<std::list<SaveStateHook>>();
   std::shared_ptr<std::list<LoadStateHook>> load_hooks_ = std::make_shared<std::list<LoadStateHook>>();
   std::shared_ptr<const PythonRandomStates> python_random_;
+  HostCopies copies_;
   std::unique_ptr<BackgroundSave> writing_;
 };
 

@@ -5,44 +5,49 @@
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <atomic>
 #include <filesystem>
-#include <mutex>
-#include <thread>
 
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/value_file.h"
 #include "core/crc32.h"
 #include "core/file.h"
+#include "core/in_parallel.h"
 
 namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kOwnState[] = "accelerate_state";
+constexpr char kOwnState[] = "accelerate_state.bin", kScaler[] = "scaler.pt";
+constexpr char kGradients[] = "accelerate_gradients_", kRandomStates[] = "random_states_";
 
-at::Tensor on_host(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true) : tensor;
+std::string gradients_name(int process) { return fmt::format("{}{}.safetensors", kGradients, process); }
+std::string random_states_name(int process) { return fmt::format("{}{}.pkl", kRandomStates, process); }
+std::string registered_name(size_t number) { return fmt::format("custom_checkpoint_{}.pkl", number); }
+
+/// The first that is there is read.
+std::vector<std::string> model_names(size_t number) {
+  return {numbered_name("model", number, ".safetensors"), numbered_name("pytorch_model", number, ".bin")};
 }
 
 /// Collects files, of copies where the run goes on.
 class Snapshot {
  public:
-  explicit Snapshot(bool copy) : copy_(copy) {}
+  explicit Snapshot(HostCopies* copies) : copies_(copies) {}
 
   void add(const std::string& name, StateDict state) {
-    Value value = copy_ ? copied_value(std::move(state)) : Value(std::move(state));
+    Value value = copies_ ? copied_value(state, *copies_) : Value(std::move(state));
     files.push_back(
         {name, [name, value = std::move(value)](ByteSink& sink) { write_value(sink, torch_archive_name(name), value); }});
   }
 
   void add(const std::string& name, TensorFormat format, TensorDict tensors) {
-    if (copy_) {
-      for (auto& item : tensors) item.second = on_host(item.second);
+    if (copies_) {
+      for (auto& item : tensors) item.second = copies_->add(item.second);
     }
     files.push_back(
         {name, [name, format, tensors = std::move(tensors)](ByteSink& sink) { write_tensors(sink, format, name, tensors); }});
@@ -51,7 +56,7 @@ class Snapshot {
   std::vector<RunFile> files;
 
  private:
-  bool copy_;
+  HostCopies* copies_;
 };
 
 /// With what the schedulers of Python keep among its options.
@@ -111,21 +116,23 @@ void add_shared(Snapshot& snapshot, const RunParts& parts) {
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     snapshot.add(numbered_name("scheduler", i, ".bin"), parts.schedulers[i].state_dict());
   }
-  if (parts.scaler) snapshot.add("scaler.pt", parts.scaler->state_dict());
+  if (parts.scaler) snapshot.add(kScaler, parts.scaler->state_dict());
   for (size_t i = 0; i < parts.registered.size(); ++i) {
-    snapshot.add(fmt::format("custom_checkpoint_{}.pkl", i), parts.registered[i].state_dict());
+    snapshot.add(registered_name(i), parts.registered[i].state_dict());
   }
-  snapshot.add(std::string(kOwnState) + ".bin", own_state(parts));
+  snapshot.add(kOwnState, own_state(parts));
 }
 
 /// Counts and sums what goes into a file.
 class SummedSink final : public ByteSink {
  public:
   SummedSink(ByteSink& sink, FileRecord& record) : sink_(sink), record_(record) {}
-  void write(const void* bytes, uint64_t size) override {
-    record_.crc32 = crc32(record_.crc32, bytes, size);
+  void write(const void* bytes, uint64_t size) override { write_summed(bytes, size); }
+  uint32_t write_summed(const void* bytes, uint64_t size) override {
+    const uint32_t sum = sink_.write_summed(bytes, size);
+    record_.crc32 = combine_crc32(record_.crc32, sum, size);
     record_.bytes += size;
-    sink_.write(bytes, size);
+    return sum;
   }
 
  private:
@@ -138,54 +145,30 @@ FileRecord write_file(const RunFile& file, const fs::path& folder) {
   OutputFile output(folder / file.name);
   SummedSink sink(output, record);
   file.write(sink);
-  output.commit();
+  output.place();  // whoever puts the checkpoint together makes the folder durable
   return record;
-}
-
-/// Calls `work` for each number below `count`, on a few threads. The first exception comes out.
-void in_parallel(size_t count, const std::function<void(size_t)>& work) {
-  std::atomic<size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto run = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      try {
-        work(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        next = count;
-      }
-    }
-  };
-  std::vector<std::thread> threads;
-  const size_t wanted = std::min<size_t>({count, std::max(1U, std::thread::hardware_concurrency()), 8});
-  for (size_t i = 1; i < wanted; ++i) threads.emplace_back(run);
-  run();
-  for (auto& thread : threads) thread.join();
-  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace
 
-Value copied_value(const Value& value) {
+Value copied_value(const Value& value, HostCopies& copies) {
   switch (value.kind()) {
     case Value::Kind::tensor:
-      return on_host(value.as<at::Tensor>());
+      return copies.add(value.as<at::Tensor>());
     case Value::Kind::list: {
       Value::List list;
-      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item));
+      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item, copies));
       return list;
     }
     case Value::Kind::tuple: {
       Value::List list;
-      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item));
+      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item, copies));
       return Value::Tuple(std::move(list));
     }
     case Value::Kind::dict: {
       StateDict dict;
       dict.set_numbered(value.as<StateDict>().is_numbered());
-      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item);
+      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item, copies);
       return dict;
     }
     default:
@@ -199,7 +182,8 @@ std::string numbered_name(const std::string& stem, size_t number, const std::str
 
 std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
                                  std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
-  Snapshot snapshot(options.copy);
+  if (options.copies) options.copies->begin();
+  Snapshot snapshot(options.copies);
   if (options.writes_shared) {
     add_weights(snapshot, weights, options.safe_serialization);
     add_shared(snapshot, parts);
@@ -207,14 +191,14 @@ std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<Tensor
   if (!parts.gradients->sync_gradients()) {
     TensorDict gradients = pending_gradients(parts);
     if (!gradients.empty()) {
-      snapshot.add(fmt::format("accelerate_gradients_{}.safetensors", parts.state.process_index()), TensorFormat::safetensors,
-                   std::move(gradients));
+      snapshot.add(gradients_name(parts.state.process_index()), TensorFormat::safetensors, std::move(gradients));
     }
   }
-  const std::string name = fmt::format("random_states_{}.pkl", parts.state.process_index());
+  const std::string name = random_states_name(parts.state.process_index());
   const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
       {name, [name, random](ByteSink& sink) { write_random_states(sink, torch_archive_name(name), random); }});
+  if (options.copies) options.copies->finish();
   return std::move(snapshot.files);
 }
 
@@ -237,7 +221,7 @@ FileRecord record_of(const std::string& folder, const std::string& name) {
 }
 
 bool is_run_file(const std::string& name) {
-  for (const auto* stem : {"model", "pytorch_model", "optimizer", "scheduler", "scaler", "random_states_", "custom_checkpoint_",
+  for (const auto* stem : {"model", "pytorch_model", "optimizer", "scheduler", "scaler", kRandomStates, "custom_checkpoint_",
                            "accelerate_", "sampler", "dl_state_dict"}) {
     if (!name.starts_with(stem)) continue;
     for (const auto* extension : {".safetensors", ".bin", ".pt", ".pkl", ".json"}) {
@@ -251,25 +235,19 @@ bool is_run_file(const std::string& name) {
 
 namespace {
 
-bool is_there(const fs::path& path) {
-  std::error_code problem;
-  return fs::exists(path, problem);
+StateDict read_state(const FolderFiles& files, const std::string& name) {
+  const auto file = files.open(name);
+  Value value = read_value(*file);
+  if (value.kind() != Value::Kind::dict) throw CheckpointError(fmt::format("{} holds no dictionary.", file->name()));
+  return std::move(value.as<StateDict>());
 }
 
-StateDict read_state(const fs::path& path) {
-  const InputFile file(path);
-  const Value value = read_value(file);
-  if (value.kind() != Value::Kind::dict) throw CheckpointError(fmt::format("{} holds no dictionary.", path.string()));
-  return value.as<StateDict>();
-}
-
-TensorDict read_model(const fs::path& folder, size_t number) {
-  for (const auto& name : {numbered_name("model", number, ".safetensors"), numbered_name("pytorch_model", number, ".bin")}) {
-    if (is_there(folder / name)) return read_tensors(InputFile(folder / name));
+TensorDict read_model(const FolderFiles& files, size_t number) {
+  for (const auto& name : model_names(number)) {
+    if (files.contains(name)) return read_tensors(*files.open(name));
   }
-  throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} nor {} is there.", folder.string(), number,
-                                    numbered_name("model", number, ".safetensors"),
-                                    numbered_name("pytorch_model", number, ".bin")));
+  throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} is there.", files.folder().string(), number,
+                                    fmt::join(model_names(number), " nor ")));
 }
 
 void check_count(const fs::path& folder, size_t registered) {
@@ -287,51 +265,66 @@ void check_count(const fs::path& folder, size_t registered) {
 }
 
 /// This process's, or where another number of processes saved, the mean over those: what all of them would have come to.
-TensorDict read_gradients(const fs::path& folder, const RunParts& parts) {
-  const auto path_of = [&](int process) { return folder / fmt::format("accelerate_gradients_{}.safetensors", process); };
+TensorDict read_gradients(const FolderFiles& files, const RunParts& parts) {
   int saved = 0;
-  while (is_there(path_of(saved))) ++saved;
-  if (saved == parts.state.num_processes()) return read_tensors(InputFile(path_of(parts.state.process_index())));
+  while (files.contains(gradients_name(saved))) ++saved;
+  if (saved == parts.state.num_processes()) return read_tensors(*files.open(gradients_name(parts.state.process_index())));
   TensorDict mean;
   for (int process = 0; process < saved; ++process) {
-    for (const auto& [name, gradient] : read_tensors(InputFile(path_of(process)))) {
+    for (const auto& [name, gradient] : read_tensors(*files.open(gradients_name(process)))) {
       mean[name] = mean.contains(name) ? mean.at(name).add(gradient, 1.0 / saved) : gradient / saved;
     }
   }
   return mean;
 }
 
+/// What will be asked for, all at once, so that threads share it out.
+void read_ahead(const RunParts& parts, FolderFiles& files) {
+  std::vector<std::string> names = {gradients_name(parts.state.process_index())};
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(numbered_name("optimizer", i, ".bin"));
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    const auto candidates = model_names(i);
+    names.push_back(files.contains(candidates.front()) ? candidates.front() : candidates.back());
+  }
+  files.read(names);
+}
+
 }  // namespace
 
-std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& folder_name) {
-  const fs::path folder = folder_name;
+bool is_read_by(const RunParts& parts, const std::string& name) {
+  const int process = parts.state.process_index();
+  // The others are those of other processes.
+  if (name.starts_with(kGradients)) return name == gradients_name(process);
+  if (name.starts_with(kRandomStates)) return name == random_states_name(process);
+  return is_run_file(name);
+}
+
+std::shared_ptr<LoadedRun> read_run(const RunParts& parts, FolderFiles& files) {
+  read_ahead(parts, files);
   auto loaded = std::make_shared<LoadedRun>();
-  for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(folder, i));
+  for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(files, i));
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
-    loaded->optimizers.push_back(read_state(folder / numbered_name("optimizer", i, ".bin")));
+    loaded->optimizers.push_back(read_state(files, numbered_name("optimizer", i, ".bin")));
   }
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
-    loaded->schedulers.push_back(read_state(folder / numbered_name("scheduler", i, ".bin")));
+    loaded->schedulers.push_back(read_state(files, numbered_name("scheduler", i, ".bin")));
   }
-  if (parts.scaler && is_there(folder / "scaler.pt")) loaded->scaler = read_state(folder / "scaler.pt");
-  check_count(folder, parts.registered.size());
-  for (size_t i = 0; i < parts.registered.size(); ++i) {
-    loaded->registered.push_back(read_state(folder / fmt::format("custom_checkpoint_{}.pkl", i)));
-  }
-  const fs::path own = folder / (std::string(kOwnState) + ".bin");
-  if (is_there(own)) loaded->own = read_state(own);
-  const fs::path random = folder / fmt::format("random_states_{}.pkl", parts.state.process_index());
-  if (is_there(random)) loaded->random = read_random_states(InputFile(random));
-  loaded->gradients = read_gradients(folder, parts);
+  if (parts.scaler && files.contains(kScaler)) loaded->scaler = read_state(files, kScaler);
+  check_count(files.folder(), parts.registered.size());
+  for (size_t i = 0; i < parts.registered.size(); ++i) loaded->registered.push_back(read_state(files, registered_name(i)));
+  if (files.contains(kOwnState)) loaded->own = read_state(files, kOwnState);
+  const std::string random = random_states_name(parts.state.process_index());
+  if (files.contains(random)) loaded->random = read_random_states(*files.open(random));
+  loaded->gradients = read_gradients(files, parts);
   return loaded;
 }
 
-void check_run(const RunParts& parts, const std::string& folder) {
-  read_run(parts, folder);
-  for (const auto& entry : fs::directory_iterator(folder)) {
+void check_run(const RunParts& parts, FolderFiles& files) {
+  read_run(parts, files);
+  for (const auto& entry : fs::directory_iterator(files.folder())) {
     const std::string name = entry.path().filename().string();
     // Those of the other processes, too.
-    if (name.starts_with("random_states_") && name.ends_with(".pkl")) read_random_states(InputFile(entry.path()));
+    if (name.starts_with(kRandomStates) && name.ends_with(".pkl")) read_random_states(*files.open(name));
   }
 }
 

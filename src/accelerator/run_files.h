@@ -6,7 +6,8 @@
 
 #include "accelerator/restore_run.h"
 #include "accelerator/run_parts.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/folder_files.h"
+#include "checkpoint/host_copies.h"
 #include "core/byte_sink.h"
 
 namespace accelerate::detail {
@@ -20,8 +21,8 @@ struct RunFile {
 struct SnapshotOptions {
   /// Model weights as safetensors files; off: files of torch.save.
   bool safe_serialization = true;
-  /// With copies in host memory, so that the run may go on while they are written.
-  bool copy = false;
+  /// Where to copy to, so that the run may go on while the files are written; null: files are written from the run's memory.
+  HostCopies* copies = nullptr;
   /// This process writes what is the same on all.
   bool writes_shared = true;
 };
@@ -35,12 +36,15 @@ std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<Tensor
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder);
 
 /// What these parts have in a checkpoint. Nothing of the run is changed. CheckpointError when it is not there or cannot be read.
-std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& folder);
+/// Tensors may lie in the memory of `files`.
+std::shared_ptr<LoadedRun> read_run(const RunParts& parts, FolderFiles& files);
 /// Reads all of a folder that has no manifest to tell whether it is whole. CheckpointError when it is not.
-void check_run(const RunParts& parts, const std::string& folder);
+void check_run(const RunParts& parts, FolderFiles& files);
+/// Whether read_run asks for the file of that name in a checkpoint of as many processes.
+bool is_read_by(const RunParts& parts, const std::string& name);
 
-/// The same with copies of its tensors, in host memory.
-Value copied_value(const Value& value);
+/// The same with copies of its tensors.
+Value copied_value(const Value& value, HostCopies& copies);
 /// The record of a file that somebody else wrote.
 FileRecord record_of(const std::string& folder, const std::string& name);
 

@@ -17,10 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+/// Into the folder that is made durable as a whole.
 void write_text(const fs::path& path, const std::string& text) {
   OutputFile file(path);
   file.write(text.data(), text.size());
-  file.commit();
+  file.place();
 }
 
 /// What each process leaves beside its files for the one that puts the checkpoint together.

@@ -3,13 +3,8 @@
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
-#include "core/crc32.h"
 #include "core/file.h"
 
 namespace accelerate {
@@ -17,8 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-// Read at once, and summed by one thread.
-constexpr uint64_t kSumBlock = uint64_t{4} << 20;
 // A manifest lists a few dozen files; whatever is larger was not written by us.
 constexpr uint64_t kLargestManifest = uint64_t{64} << 20;
 
@@ -36,77 +29,6 @@ FileRecord parse_record(const std::string& name, const json& record, const std::
   }
   return {name, record["bytes"].get<uint64_t>(), record["crc32"].get<uint32_t>()};
 }
-
-/// The blocks of all files, summed by as many threads as there are cores.
-class SumCheck {
- public:
-  SumCheck(const std::filesystem::path& folder, const Manifest& manifest) {
-    for (const auto& record : manifest.files) {
-      File file{std::make_unique<InputFile>(folder / record.name), record, {}};
-      file.sums.resize((record.bytes + kSumBlock - 1) / kSumBlock);
-      for (size_t block = 0; block < file.sums.size(); ++block) blocks_.push_back({files_.size(), block});
-      files_.push_back(std::move(file));
-    }
-  }
-
-  std::string run() {
-    std::vector<std::thread> threads;
-    const size_t wanted = std::min<size_t>(std::max(1U, std::thread::hardware_concurrency()), blocks_.size());
-    for (size_t i = 1; i < wanted; ++i) threads.emplace_back([this] { work(); });
-    work();
-    for (auto& thread : threads) thread.join();
-    if (!failure_.empty()) return failure_;
-    for (const auto& file : files_) {
-      if (joined_sum(file) != file.record.crc32)
-        return fmt::format("{} is damaged: its content is not what was saved", file.record.name);
-    }
-    return "";
-  }
-
- private:
-  struct File {
-    std::unique_ptr<InputFile> input;
-    FileRecord record;
-    std::vector<uint32_t> sums;
-  };
-  struct Block {
-    size_t file, number;
-  };
-
-  static uint64_t block_size(const File& file, size_t number) {
-    return std::min(kSumBlock, file.record.bytes - number * kSumBlock);
-  }
-
-  void work() {
-    std::vector<char> buffer;
-    for (size_t i = next_++; i < blocks_.size(); i = next_++) {
-      File& file = files_[blocks_[i].file];
-      const uint64_t size = block_size(file, blocks_[i].number);
-      buffer.resize(size);
-      try {
-        file.input->read(buffer.data(), size, blocks_[i].number * kSumBlock);
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex_);
-        failure_ = error.what();
-        return;
-      }
-      file.sums[blocks_[i].number] = crc32(0, buffer.data(), size);
-    }
-  }
-
-  static uint32_t joined_sum(const File& file) {
-    uint32_t sum = 0;
-    for (size_t i = 0; i < file.sums.size(); ++i)
-      sum = i == 0 ? file.sums[i] : combine_crc32(sum, file.sums[i], block_size(file, i));
-    return sum;
-  }
-
-  std::vector<File> files_;
-  std::vector<Block> blocks_;
-  std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;
-  std::string failure_;
-};
 
 }  // namespace
 
@@ -142,14 +64,14 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   return parse_manifest(text, file.name());
 }
 
-std::string find_defect(const std::filesystem::path& folder, const Manifest& manifest, bool sums) {
+std::string find_defect(const std::filesystem::path& folder, const Manifest& manifest) {
   for (const auto& record : manifest.files) {
     std::error_code problem;
     const auto bytes = std::filesystem::file_size(folder / record.name, problem);
     if (problem) return fmt::format("{} is missing", record.name);
     if (bytes != record.bytes) return fmt::format("{} has {} bytes instead of {}", record.name, bytes, record.bytes);
   }
-  return sums ? SumCheck(folder, manifest).run() : "";
+  return "";
 }
 
 }  // namespace accelerate

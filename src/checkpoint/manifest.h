@@ -33,7 +33,7 @@ Manifest parse_manifest(const std::string& text, const std::string& file);
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 
 /// What is wrong with the files of a folder that has this manifest: one that is missing or of another size; empty when nothing
-/// is. With `sums` the content is compared too, by several threads.
-std::string find_defect(const std::filesystem::path& folder, const Manifest& manifest, bool sums);
+/// is. The content is compared by FolderFiles.
+std::string find_defect(const std::filesystem::path& folder, const Manifest& manifest);
 
 }  // namespace accelerate

@@ -299,22 +299,23 @@ std::vector<NumberedParameter> number_parameters(const Optimizer& optimizer, con
   return numbered;
 }
 
-template <class Kind>
-void read_state(Optimizer& optimizer, const StateDict& state) {
-  const auto& saved = state.at("param_groups").as<Value::List>();
-  const auto& states = state.at("state").as<StateDict>();
+/// Of a StateDict that is const the tensors are copied.
+template <class Kind, class State>
+void read_state(Optimizer& optimizer, State& state) {
+  const auto& saved = state.at("param_groups").template as<Value::List>();
+  auto& states = state.at("state").template as<StateDict>();
   ska::flat_hash_map<void*, std::unique_ptr<OptimizerParamState>> made;
   for (const NumberedParameter& numbered : number_parameters(optimizer, saved)) {
     if (!states.contains(numbered.number)) continue;
     auto one = std::make_unique<typename Kind::State>();
-    StateFields fields(states.at(numbered.number).as<StateDict>());
+    StateFields fields(std::move(states.at(numbered.number).template as<StateDict>()));
     visit_state(*one, fields, numbered.parameter);
     fields.commit();
     made[numbered.parameter.unsafeGetTensorImpl()] = std::move(one);
   }
   std::vector<StateFields> options;
   for (size_t i = 0; i < saved.size(); ++i) {
-    options.emplace_back(saved[i].as<StateDict>());
+    options.emplace_back(saved[i].template as<StateDict>());
     visit_options(dynamic_cast<typename Kind::Options&>(optimizer.param_groups()[i].options()), options.back());
   }
   // All of it fits: from here on nothing can fail.
@@ -330,6 +331,10 @@ StateDict state_dict(const Optimizer& optimizer) {
 }
 
 void load_state_dict(Optimizer& optimizer, const StateDict& state) {
+  with_kind_of(optimizer, [&](auto kind) { read_state<decltype(kind)>(optimizer, state); });
+}
+
+void load_state_dict(Optimizer& optimizer, StateDict&& state) {
   with_kind_of(optimizer, [&](auto kind) { read_state<decltype(kind)>(optimizer, state); });
 }
 

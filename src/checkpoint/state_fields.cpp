@@ -27,6 +27,12 @@ void parse_field(const Value& value, std::vector<T>& parsed) {
   for (const auto& item : items) parsed.push_back(item.get<T>());
 }
 
+/// Whether this is the only one that refers to its memory, all of it.
+bool is_sole_owner(const at::Tensor& tensor) {
+  return tensor.use_count() == 1 && tensor.has_storage() && tensor.storage().use_count() == 1 &&
+         tensor.storage().nbytes() == tensor.nbytes();
+}
+
 }  // namespace
 
 template <class T>
@@ -55,10 +61,10 @@ void StateFields::operator()(std::string_view name, at::Tensor& variable, const 
         if (value.is_none()) return [&variable] { variable = at::Tensor(); };
         const auto& read = value.as<at::Tensor>();
         const bool same_kind = read.is_floating_point() && like.is_floating_point();
-        // A copy: the object must not change with the dictionary that it was loaded from.
-        auto copy =
-            read.to(like.device(), same_kind ? like.scalar_type() : read.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
-        return [&variable, copy] { variable = copy; };
+        // A copy, unless nobody else has it: the object must not change with the dictionary that it was loaded from.
+        const bool copies = !keeps_tensors_ || !is_sole_owner(read);
+        auto own = read.to(like.device(), same_kind ? like.scalar_type() : read.scalar_type(), /*non_blocking=*/false, copies);
+        return [&variable, own] { variable = own; };
       });
 }
 

@@ -1,6 +1,7 @@
 #include "checkpoint/tensor_file.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
 
@@ -50,6 +51,20 @@ void write_torch(ByteSink& sink, const std::string& archive, const TensorDict& t
   tree.write(sink, archive);
 }
 
+/// The tensor where its bytes lie, if they are in memory and lie as its dtype needs it; else read.
+at::Tensor read_entry(const ByteSource& source, const SafetensorsFile& file, const SafetensorsEntry& entry,
+                      at::ScalarType dtype) {
+  const auto memory = source.memory();
+  char* const place = memory ? memory.get() + file.offset_of(entry) : nullptr;
+  if (memory && reinterpret_cast<uintptr_t>(place) % at::elementSize(dtype) == 0) {
+    return at::from_blob(
+        place, entry.shape, [memory](void*) {}, dtype);
+  }
+  at::Tensor tensor = at::empty(entry.shape, dtype);
+  file.read(entry, tensor.mutable_data_ptr());
+  return tensor;
+}
+
 TensorDict read_safetensors(const ByteSource& source) {
   const SafetensorsFile file(source);
   TensorDict tensors;
@@ -59,9 +74,7 @@ TensorDict read_safetensors(const ByteSource& source) {
       throw CheckpointError(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
                                         source.name(), entry.dtype));
     }
-    at::Tensor tensor = at::empty(entry.shape, scalar_type_of(*facts, source.name(), entry.name));
-    file.read(entry, tensor.mutable_data_ptr());
-    tensors[entry.name] = std::move(tensor);
+    tensors[entry.name] = read_entry(source, file, entry, scalar_type_of(*facts, source.name(), entry.name));
   }
   return tensors;
 }

@@ -16,11 +16,27 @@
 namespace accelerate {
 namespace {
 
-/// All bytes of the tensor's storage, on the CPU.
+/// All bytes of the tensor's storage.
 at::Tensor storage_bytes(const at::Tensor& tensor) {
   const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
-  if (is_offloaded(tensor)) return plain(tensor.as_strided({bytes / tensor.element_size()}, {1}, 0)).view(at::kByte).cpu();
-  return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1}).cpu();
+  if (is_offloaded(tensor)) return plain(tensor.as_strided({bytes / tensor.element_size()}, {1}, 0)).view(at::kByte);
+  return at::empty({0}, tensor.options().dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
+}
+
+/// The bytes of a storage of a file: where they lie, if they are in memory, else read. Torch's own memory begins at multiples of
+/// 64, as storages do in a file, and what is computed must not depend on where the bytes came from.
+at::Tensor read_storage(const TorchFile& file, const TorchStorage& storage) {
+  const auto size = static_cast<int64_t>(storage.size);
+  const auto memory = file.source().memory();
+  char* const place = memory ? memory.get() + storage.offset : nullptr;
+  if (!memory || reinterpret_cast<uintptr_t>(place) % 64 != 0) {
+    at::Tensor bytes = at::empty({size}, at::kByte);
+    file.read(storage, bytes.mutable_data_ptr());
+    return bytes;
+  }
+  file.require_sound(storage, place);
+  return at::from_blob(
+      place, {size}, [memory](void*) {}, at::kByte);
 }
 
 int64_t number_of(const std::string& name) {
@@ -125,8 +141,9 @@ PickleNode* ValueTree::node(const Value& value) {
 void ValueTree::write(ByteSink& sink, const std::string& archive) const {
   TorchFileWriter writer(sink, archive, *tree_.root);
   for (size_t i = 0; i < storages_.size(); ++i) {
-    writer.begin(std::to_string(i), static_cast<uint64_t>(storages_[i].numel()));
-    writer.write(storages_[i].const_data_ptr(), static_cast<uint64_t>(storages_[i].numel()));
+    const at::Tensor bytes = storages_[i].cpu();  // one at a time
+    writer.begin(std::to_string(i), static_cast<uint64_t>(bytes.numel()));
+    writer.write(bytes.const_data_ptr(), static_cast<uint64_t>(bytes.numel()));
   }
   writer.finish();
 }
@@ -139,11 +156,7 @@ at::Tensor ValueReader::tensor(const PickleTensor& tensor) {
   const auto dtype = scalar_type_of(*tensor.dtype, file_.source().name(), tensor.storage);
   if (tensor.storage.empty()) refuse("a tensor on the meta device");
   auto& bytes = storages_[tensor.storage];
-  if (!bytes.defined()) {
-    const auto& storage = file_.storage(tensor.storage);
-    bytes = at::empty({static_cast<int64_t>(storage.size)}, at::kByte);
-    file_.read(storage, bytes.mutable_data_ptr());
-  }
+  if (!bytes.defined()) bytes = read_storage(file_, file_.storage(tensor.storage));
   at::Tensor made = at::empty({0}, dtype).set_(bytes.storage(), tensor.offset, tensor.sizes, tensor.strides);
   if (tensor.conjugated) made = made.conj();
   if (tensor.negative) made = made._neg_view();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,10 @@ class ByteSource {
   const std::string& name() const { return name_; }
   /// Fills `size` bytes from `offset` on. CheckpointError when there are fewer.
   virtual void read(void* bytes, uint64_t size, uint64_t offset) const = 0;
+  /// Where the bytes lie, all of them, for those who keep this pointer; they may be changed there. Null when they must be read.
+  virtual std::shared_ptr<char> memory() const { return nullptr; }
+  /// Whether they have been compared with a checksum already, so that those inside need not be.
+  virtual bool is_verified() const { return false; }
   /// `size` bytes from `offset` on, checked against the size of the source before memory is asked for.
   std::string text(uint64_t offset, uint64_t size) const;
   /// Throws as `text` does when there are no `size` bytes at `offset`.

@@ -37,13 +37,18 @@ class OutputFile final : public ByteSink {
   void write(const void* bytes, uint64_t size) override;
   /// Makes what was written durable, beside its place. Nothing can be written any more.
   void settle();
+  /// Makes it durable and moves it to its place. The move is not durable before its folder is.
+  void place();
+  /// The same with the folder.
   void commit();
 
  private:
+  void begin_flush();
   [[noreturn]] void fail(const char* doing) const;
 
   std::filesystem::path path_, temporary_;
   int descriptor_ = -1;
+  uint64_t written_ = 0, flushed_ = 0;
 };
 
 }  // namespace accelerate

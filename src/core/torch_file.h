@@ -36,6 +36,8 @@ class TorchFile {
   const TorchStorage& storage(const std::string& key) const;
   /// Fills `bytes` with the whole storage. CheckpointError when its checksum is wrong; the old format has none.
   void read(const TorchStorage& storage, void* bytes) const;
+  /// For those who have the bytes: throws as `read` does.
+  void require_sound(const TorchStorage& storage, const void* bytes) const;
   /// For those who read the bytes themselves, perhaps in pieces: throws unless `crc` is the storage's, where it has one.
   void require_crc(const TorchStorage& storage, uint32_t crc) const;
   /// Reads a storage in pieces and throws when its checksum is wrong.

@@ -71,8 +71,8 @@ void ZipWriter::write(const void* bytes, uint64_t size) {
   if (size == 0) return;
   if (!open_ || size > member_.size - member_.written)
     throw UsageError("More bytes were given for " + member_.name + " than the " + std::to_string(member_.size) + " announced.");
-  member_.crc = crc32(member_.crc, bytes, size);
-  emit({static_cast<const char*>(bytes), size});
+  member_.crc = combine_crc32(member_.crc, sink_.write_summed(bytes, size), size);
+  position_ += size;
   member_.written += size;
   if (member_.written == member_.size) end();
 }

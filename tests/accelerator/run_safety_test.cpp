@@ -379,6 +379,29 @@ TEST_F(TogetherRunSafety, AProcessThatTheSavedRunDidNotHaveCountsItsAccumulation
 
 // --- Behind the run -------------------------------------------------------------------------------------------------------
 
+/// What this process has read of files, from disk or from memory.
+uint64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  uint64_t bytes = 0;
+  for (std::string word; file >> word;) {
+    if (word == "rchar:") file >> bytes;
+  }
+  return bytes;
+}
+
+TEST_F(TogetherRunSafety, AVerifiedLoadReadsEachFileOnce) {
+  const CommonFolder project(accelerator());
+  SmallRun run(project.path(), /*width=*/500000);
+  run.step();
+  const fs::path saved = run.accelerator.save_state();
+  uint64_t size = 0;
+  for (const auto& entry : fs::directory_iterator(saved)) size += entry.file_size();
+  EXPECT_GT(size, 12000000U);
+  const uint64_t before = bytes_read();
+  run.accelerator.load_state();
+  EXPECT_LT(bytes_read() - before, size + size / 4);
+}
+
 TEST_F(TogetherRunSafety, ASaveBehindTheRunHoldsTheValuesOfTheMomentOfTheCall) {
   CommonFolder folder(accelerator());
   SmallRun run(folder.path(), 1'000'000);  // takes longer to write than to change

@@ -130,6 +130,26 @@ TEST(OptimizerState, GoesToTheDtypeOfItsParameters) {
   EXPECT_EQ(state_dict(*run.optimizer).at("state")["0"]["exp_avg"].as<at::Tensor>().scalar_type(), torch::kDouble);
 }
 
+/// Where the first average of the first weight lies.
+const void* memory_of_average(const torch::optim::Optimizer& optimizer) {
+  return state_dict(optimizer).at("state")["0"]["exp_avg"].as<at::Tensor>().const_data_ptr();
+}
+
+TEST(OptimizerState, AStateThatIsGivenAwayIsKeptUnlessSomebodyElseHasItsTensors) {
+  auto run = OptimizerRun::make<torch::optim::AdamW>(torch::optim::AdamWOptions(0.1));
+  run.step();
+  auto other = OptimizerRun::make<torch::optim::AdamW>(torch::optim::AdamWOptions(0.1));
+  load_state_dict(*other.optimizer, state_dict(*run.optimizer));
+  EXPECT_NE(memory_of_average(*other.optimizer), memory_of_average(*run.optimizer)) << "two optimizers in the same memory";
+  auto state = state_dict(*run.optimizer);
+  const void* memory = memory_of_average(*run.optimizer);
+  run.optimizer->state().clear();
+  load_state_dict(*other.optimizer, std::as_const(state));
+  EXPECT_NE(memory_of_average(*other.optimizer), memory);
+  load_state_dict(*other.optimizer, std::move(state));
+  EXPECT_EQ(memory_of_average(*other.optimizer), memory);
+}
+
 struct OwnOptions : torch::optim::OptimizerOptions {
   std::unique_ptr<OptimizerOptions> clone() const override { return std::make_unique<OwnOptions>(*this); }
 };

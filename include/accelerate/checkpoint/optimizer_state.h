@@ -16,5 +16,8 @@ StateDict state_dict(const torch::optim::Optimizer& optimizer);
 /// Continues from such a state: options of the groups and, copied to where the parameters are, the state of each of them.
 /// UsageError, with nothing changed, when it has other groups or asks for what LibTorch's optimizer cannot do.
 void load_state_dict(torch::optim::Optimizer& optimizer, const StateDict& state);
+/// The same with a state that will not be used again: the optimizer keeps those of its tensors that nothing else refers to,
+/// where they are what it needs.
+void load_state_dict(torch::optim::Optimizer& optimizer, StateDict&& state);
 
 }  // namespace accelerate

@@ -18,6 +18,9 @@ class StateFields {
   /// Reads from `state`, which must outlive this. Nothing changes before `commit`, so that a state that does not fit leaves
   /// the object as it was. A name that is absent leaves its variable alone, and names that nobody asks for are ignored.
   explicit StateFields(const StateDict& state) : source_(&state) {}
+  /// The same, of a state that will not be used again: a tensor that nothing else refers to, and that fits as it is, is kept
+  /// instead of copied.
+  explicit StateFields(StateDict&& state) : source_(&state), keeps_tensors_(true) {}
 
   // A value of another kind is a UsageError that names it.
   void operator()(std::string_view name, bool& variable);
@@ -45,6 +48,7 @@ class StateFields {
   void plain(std::string_view name, T& variable);
 
   const StateDict* source_ = nullptr;
+  bool keeps_tensors_ = false;
   StateDict written_;
   std::vector<std::function<void()>> commits_;
 };

@@ -1,0 +1,81 @@
+// Saving and loading a run of 1.2 GB. Reads "action folder" lines from standard input and answers each with seconds (of the call,
+// until the checkpoint can be seen, of processors) and with the peak of memory above what the process held before, in MB.
+// checkpoint_speed (Python) asks this program and the peer's in turns.
+#include <accelerate/accelerate.h>
+#include <torch/torch.h>
+
+#include <malloc.h>
+#include <time.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+namespace {
+
+constexpr int64_t kLayers = 24, kWidth = 2048;  // 100 million weights
+
+struct NetImpl : torch::nn::Module {
+  NetImpl() {
+    for (int64_t i = 0; i < kLayers; ++i) register_module("fc" + std::to_string(i), torch::nn::Linear(kWidth, kWidth));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return x; }
+};
+TORCH_MODULE(Net);
+
+/// A field of /proc/self/status, in MB.
+double memory(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kilobytes = 0;
+    if (word == field + ":" && status >> kilobytes) return kilobytes / 1024;
+  }
+  return 0;
+}
+
+/// Of all threads: what does not depend on who else uses the machine.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// The call that is measured.
+void act(accelerate::Accelerator& accelerator, const std::string& action, const std::string& folder) {
+  if (action == "save") accelerator.save_state(folder);
+  if (action == "save_async") accelerator.save_state(folder, {.async = true});
+  if (action == "load") accelerator.load_state(folder);
+  if (action == "load_unverified") accelerator.load_state(folder, {.verify = false});
+}
+
+}  // namespace
+
+int main() {
+  accelerate::Accelerator accelerator;
+  Net net;
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-4));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::full_like(parameter, 0.01);
+  optimizer.step();
+  optimizer.zero_grad();
+  malloc_trim(0);
+  for (std::string action, folder; std::cin >> action >> folder;) {
+    std::ofstream("/proc/self/clear_refs") << 5 << std::flush;  // the peak begins anew
+    const double before = memory("VmRSS");
+    const double cpu = cpu_seconds();
+    const auto start = std::chrono::steady_clock::now();
+    act(accelerator, action, folder);
+    const double call = seconds_since(start);
+    while (!std::filesystem::exists(folder + "/accelerate_manifest.json"))
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::cout << call << ' ' << seconds_since(start) << ' ' << cpu_seconds() - cpu << ' ' << memory("VmHWM") - before
+              << std::endl;
+  }
+  accelerator.end_training();
+}

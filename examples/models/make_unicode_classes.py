@@ -1,0 +1,66 @@
+"""Prints unicode_classes.cpp: which code points are letters and which are numbers.
+
+    python3 examples/models/make_unicode_classes.py > examples/models/unicode_classes.cpp && make format
+
+A Python with Unicode 14, the version of the regular expressions in `tokenizers`, gives the same splits: 3.11 has it.
+"""
+
+import sys
+import unicodedata
+
+assert unicodedata.unidata_version == "14.0.0", f"Unicode 14 is needed, this is {unicodedata.unidata_version}"
+
+
+def ranges(category):
+    """First and last code points of the runs of a general category."""
+    first = None
+    for code in range(sys.maxunicode + 2):
+        member = code <= sys.maxunicode and unicodedata.category(chr(code)).startswith(category)
+        if member and first is None:
+            first = code
+        elif not member and first is not None:
+            yield first, code - 1
+            first = None
+
+
+def table(name, category):
+    items = ", ".join(f"{{0x{first:x}, 0x{last:x}}}" for first, last in ranges(category))
+    return f"constexpr Range {name}[] = {{{items}}};"
+
+
+print(f"""// Written by make_unicode_classes.py from Unicode {unicodedata.unidata_version}.
+#include "unicode_classes.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace models {{
+namespace {{
+
+struct Range {{
+  char32_t first, last;
+}};
+
+{table("kLetters", "L")}
+
+{table("kNumbers", "N")}
+
+template <size_t count>
+bool is_in(const Range (&ranges)[count], char32_t code) {{
+  const auto* after = std::upper_bound(std::begin(ranges), std::end(ranges), code,
+                                       [](char32_t wanted, const Range& range) {{ return wanted < range.first; }});
+  return after != std::begin(ranges) && code <= std::prev(after)->last;
+}}
+
+}}  // namespace
+
+bool is_letter(char32_t code) {{ return is_in(kLetters, code); }}
+
+bool is_number(char32_t code) {{ return is_in(kNumbers, code); }}
+
+bool is_space(char32_t code) {{
+  return (code >= 0x09 && code <= 0x0d) || code == 0x20 || code == 0x85 || code == 0xa0 || code == 0x1680 ||
+         (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}}
+
+}}  // namespace models""")

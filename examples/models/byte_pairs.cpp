@@ -51,7 +51,8 @@ BytePairs::BytePairs(Vocabulary vocabulary, const std::vector<std::pair<std::str
   }
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    merges_.try_emplace({token(left), token(right)}, Merge{rank, token(left + right)});
+    const std::pair parts(token(left), token(right));
+    merges_.try_emplace(parts, Merge{rank, token(left + right)});
   }
 }
 

@@ -1,21 +1,22 @@
-"""Prints unicode_classes.cpp: which code points are letters and which are numbers.
+"""Prints unicode_classes.cpp: which code points are letters and which are numbers, by the regular expressions of `tokenizers`.
 
+    pip install tokenizers
     python3 examples/models/make_unicode_classes.py > examples/models/unicode_classes.cpp && make format
-
-A Python with Unicode 14, the version of the regular expressions in `tokenizers`, gives the same splits: 3.11 has it.
 """
 
 import sys
-import unicodedata
 
-assert unicodedata.unidata_version == "14.0.0", f"Unicode 14 is needed, this is {unicodedata.unidata_version}"
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
 
 
-def ranges(category):
-    """First and last code points of the runs of a general category."""
+def ranges(pattern):
+    """First and last code points of the runs that match."""
+    removes = pre_tokenizers.Split(Regex(pattern), "removed")
     first = None
     for code in range(sys.maxunicode + 2):
-        member = code <= sys.maxunicode and unicodedata.category(chr(code)).startswith(category)
+        is_character = code <= sys.maxunicode and not 0xD800 <= code <= 0xDFFF
+        member = is_character and not removes.pre_tokenize_str(chr(code))
         if member and first is None:
             first = code
         elif not member and first is not None:
@@ -23,12 +24,14 @@ def ranges(category):
             first = None
 
 
-def table(name, category):
-    items = ", ".join(f"{{0x{first:x}, 0x{last:x}}}" for first, last in ranges(category))
+def table(name, pattern):
+    items = ", ".join(f"{{0x{first:x}, 0x{last:x}}}" for first, last in ranges(pattern))
     return f"constexpr Range {name}[] = {{{items}}};"
 
 
-print(f"""// Written by make_unicode_classes.py from Unicode {unicodedata.unidata_version}.
+letters = table("kLetters", r"\p{L}")
+numbers = table("kNumbers", r"\p{N}")
+print(f"""// Written by make_unicode_classes.py with tokenizers {tokenizers.__version__}.
 #include "unicode_classes.h"
 
 #include <algorithm>
@@ -41,9 +44,9 @@ struct Range {{
   char32_t first, last;
 }};
 
-{table("kLetters", "L")}
+{letters}
 
-{table("kNumbers", "N")}
+{numbers}
 
 template <size_t count>
 bool is_in(const Range (&ranges)[count], char32_t code) {{

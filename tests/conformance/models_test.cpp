@@ -51,6 +51,21 @@ TEST(Golden, GreedyTokensEqualTransformers) {
   }
 }
 
+TEST(Golden, TextsOfGreedyGenerationEqualTransformers) {
+  golden::Tally tally("models/texts.json");
+  const json all = golden::read("models/texts.json");
+  for (const auto& [name, cases] : all.items()) {
+    const models::Tokenizer tokenizer(golden_model(name) + "/tokenizer.json");
+    const auto model = models::load_causal_lm(golden_model(name));
+    for (const auto& entry : cases) {
+      const auto prompt = torch::tensor(tokenizer.encode(entry.at("prompt").get<std::string>()), at::kLong).unsqueeze(0);
+      const auto ids = models::generate(*model, prompt, {.max_new_tokens = 16, .end_tokens = model->config().end_tokens});
+      const auto text = tokenizer.decode({ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + ids.numel()});
+      tally.judge(name + " " + entry.at("prompt").get<std::string>(), text == entry.at("text"), text);
+    }
+  }
+}
+
 TEST(Golden, ABfloat16CheckpointGivesTheLogitsOfTransformersInBothPrecisions) {
   golden::Tally tally("models, bfloat16");
   const torch::NoGradGuard no_grad;

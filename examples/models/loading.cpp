@@ -24,19 +24,22 @@ struct Family {
   std::vector<std::string> computed;
   /// Weights of a tied head, which is the embedding here.
   std::vector<std::string> tied;
+  /// Heads that a base model passes over; null where there is no base model to be loaded by itself.
+  const char* head_prefix = nullptr;
 };
 
 const Family& family_of(const ModelConfig& config) {
   static const std::vector<Family> kFamilies = {
-      {"gpt2", "transformer.", {}, {".attn.bias", ".attn.masked_bias"}, {"lm_head.weight"}},
-      {"llama", "model.", {}, {".rotary_emb.inv_freq"}, {"lm_head.weight"}},
-      {"mixtral", "model.", {{".mlp.", ".block_sparse_moe."}}, {".rotary_emb.inv_freq"}, {"lm_head.weight"}},
+      {"gpt2", "transformer.", {}, {".attn.bias", ".attn.masked_bias"}, {"lm_head.weight"}, nullptr},
+      {"llama", "model.", {}, {".rotary_emb.inv_freq"}, {"lm_head.weight"}, nullptr},
+      {"mixtral", "model.", {{".mlp.", ".block_sparse_moe."}}, {".rotary_emb.inv_freq"}, {"lm_head.weight"}, nullptr},
       {"bert",
        "bert.",
        {{"LayerNorm.gamma", "LayerNorm.weight"}, {"LayerNorm.beta", "LayerNorm.bias"}},
        // The head for pairs of sentences is none of ours.
        {"embeddings.position_ids", "cls.seq_relationship.weight", "cls.seq_relationship.bias"},
-       {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}},
+       {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"},
+       "cls."},
   };
   for (const auto& family : kFamilies) {
     if (config.model_type == family.model_type) return family;
@@ -109,25 +112,29 @@ std::shared_ptr<CausalLM> make_causal_lm(const ModelConfig& config) {
                                "' does not name the next token; gpt2, llama and mixtral do.");
 }
 
-TensorDict weights_for(const torch::nn::Module& module, const ModelConfig& config, const TensorDict& checkpoint) {
+std::optional<std::string> name_in_module(const torch::nn::Module& module, const ModelConfig& config, const std::string& given) {
   const Family& family = family_of(config);
   const std::string prefix = family.prefix;
-  const auto has_prefix = [&](const auto& item) { return item.first.starts_with(prefix); };
-  const bool checkpoint_has = std::any_of(checkpoint.begin(), checkpoint.end(), has_prefix);
+  std::string name = with_replaced(given, family);
+  if (ends_with_any(name, family.computed) || (config.tied && ends_with_any(name, family.tied))) return std::nullopt;
   const auto children = module.named_children();
-  const bool module_has = children.contains(prefix.substr(0, prefix.size() - 1));
+  const auto is_child = [&](const std::string& of) { return children.contains(of.substr(0, of.find('.'))); };
+  if (!is_child(prefix)) {  // the base model alone
+    if (name.starts_with(prefix)) name = name.substr(prefix.size());
+    if (family.head_prefix && name.starts_with(family.head_prefix)) return std::nullopt;
+    return name;
+  }
+  if (!is_child(name)) name = prefix + name;
+  // Checkpoints of whole models have it, and naming masked tokens does not use it.
+  if (name.starts_with("bert.pooler.")) return std::nullopt;
+  return name;
+}
+
+TensorDict weights_for(const torch::nn::Module& module, const ModelConfig& config, const TensorDict& checkpoint) {
   TensorDict result;
   for (const auto& [given, tensor] : checkpoint) {
-    std::string name = with_replaced(given, family);
-    if (ends_with_any(name, family.computed) || (config.tied && ends_with_any(name, family.tied))) continue;
-    if (module_has && !checkpoint_has && !children.contains(name.substr(0, name.find('.')))) name = prefix + name;
-    if (!module_has && checkpoint_has) {
-      if (!name.starts_with(prefix)) continue;  // a head that the base model does not have
-      name = name.substr(prefix.size());
-    }
-    // What checkpoints of whole models have and those for masked tokens do not use.
-    if (module_has && family.model_type == std::string("bert") && name.starts_with("bert.pooler.")) continue;
-    if (!take_experts_apart(name, tensor, result)) result[name] = tensor;
+    const auto name = name_in_module(module, config, given);
+    if (name && !take_experts_apart(*name, tensor, result)) result[*name] = tensor;
   }
   return result;
 }

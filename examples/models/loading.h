@@ -21,9 +21,11 @@ struct LoadModelOptions {
 /// A GPT-2, Llama or Mixtral with weights that are still to be loaded. accelerate::UsageError for a config of another family.
 std::shared_ptr<CausalLM> make_causal_lm(const ModelConfig& config);
 
-/// The weights of a checkpoint under the names that our modules have: base models get the prefix of the whole model, names of
-/// older versions become today's, fused experts are taken apart, and what a module computes by itself is left out. Nothing is
-/// copied. `module` is what they are meant for.
+/// What our `module` calls the weight that a checkpoint of this config calls `given`: base models lack the prefix of the whole
+/// model, older versions had other names. Nothing for what a module computes by itself or has no use for.
+std::optional<std::string> name_in_module(const torch::nn::Module& module, const ModelConfig& config, const std::string& given);
+
+/// The weights of a checkpoint under the names that they have in `module`; fused experts are taken apart. Nothing is copied.
 accelerate::TensorDict weights_for(const torch::nn::Module& module, const ModelConfig& config,
                                    const accelerate::TensorDict& checkpoint);
 

@@ -1,7 +1,7 @@
 """Prints unicode_classes.cpp: which code points are letters and which are numbers, by the regular expressions of `tokenizers`.
 
     pip install tokenizers
-    python3 examples/models/make_unicode_classes.py > examples/models/unicode_classes.cpp && make format
+    python3 examples/models/make_unicode_classes.py | clang-format --assume-filename=examples/x.cpp > unicode_classes.cpp
 """
 
 import sys

@@ -70,6 +70,7 @@ DIFFICULT = [
     "\u3000\u3000x\u2003\u2003y\u00a0\u00a0z",
     "null\x00 bell\x07 delete\x7f private\ue000 last\U0010ffff unassigned\u0378 nonchar\ufffe replacement\ufffd",
     "𝓾𝓷𝓲𝓬𝓸𝓭𝓮 𐍈 𠮷野家 𒀀 🜁",
+    "younger letters \u1c89\u1c8a \ua7cb\ua7da \U000105c0 \U00010d4a\U00010d40 \U000313b0",
     "soft\u00adhyphen \u202eright to left\u202c",
     "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     " " * 67,

@@ -51,7 +51,7 @@ BytePairs::BytePairs(Vocabulary vocabulary, const std::vector<std::pair<std::str
   }
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    const std::pair parts(token(left), token(right));
+    const std::pair parts{token(left), token(right)};  // braces: the left one is looked for first
     merges_.try_emplace(parts, Merge{rank, token(left + right)});
   }
 }

@@ -6,7 +6,9 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "support/free_port.h"
@@ -421,6 +423,36 @@ TEST(Examples, ABigModelAnswersTheSameWhateverMemoryItMayUse) {
   EXPECT_NEAR(checksum(resident), checksum(made.output), 1e-3)
       << "of a thousand logits by sixteen tokens, in another order of adding";
   std::filesystem::remove_all(folder);
+}
+
+TEST(Examples, GenerateWritesTheTextThatTransformersGenerates) {
+  const std::string models = ACCELERATE_TEST_GOLDEN "/models/";
+  const auto texts = nlohmann::json::parse(std::ifstream(models + "texts.json"));
+  for (const auto& [name, cases] : texts.items()) {
+    const auto& entry = cases.at(0);
+    const auto result =
+        run_program({ACCELERATE_EXAMPLES "/generate", models + name, entry.at("prompt"), "--max_new_tokens", "16"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_EQ(result.output, entry.at("text").get<std::string>() + "\n");
+  }
+}
+
+TEST(Examples, GenerateDrawsByASeedAndSaysWhatIsWrong) {
+  const std::string folder = ACCELERATE_TEST_GOLDEN "/models/gpt2";
+  const auto generate = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), ACCELERATE_EXAMPLES "/generate");
+    return run_program(words);
+  };
+  const auto draw = [&](const char* seed) { return generate({folder, "A token", "--temperature", "5", "--seed", seed}).output; };
+  EXPECT_EQ(draw("1"), draw("1"));
+  EXPECT_NE(draw("1"), draw("2"));
+  const auto expect_fails = [](const ProgramResult& result, int code, const std::string& part) {
+    EXPECT_EQ(result.exit_code, code);
+    EXPECT_NE(result.errors.find(part), std::string::npos) << result.errors;
+  };
+  expect_fails(generate({folder, "x", "--top_q", "1"}), 2, "--top_q");
+  expect_fails(generate({folder, ""}), 2, "at least one token");
+  expect_fails(generate({ACCELERATE_TEST_GOLDEN "/models/nowhere", "x"}), 1, "tokenizer.json cannot be opened");
 }
 
 TEST(Examples, TheLauncherTrainsAndReportsAWorkersException) {

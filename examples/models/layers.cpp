@@ -1,0 +1,93 @@
+#include "layers.h"
+
+#include <accelerate/core/error.h>
+#include <torch/torch.h>
+
+#include <numbers>
+
+namespace models {
+namespace {
+
+/// Which positions see which, as scaled_dot_product_attention takes it: true where they do.
+at::Tensor visible(int64_t queries, int64_t keys, int64_t window, const at::Tensor& like) {
+  const auto key = at::arange(keys, like.options().dtype(at::kLong));
+  const auto query = at::arange(keys - queries, keys, like.options().dtype(at::kLong)).unsqueeze(1);
+  auto sees = key <= query;
+  if (window > 0) sees = sees.logical_and(key > query - window);
+  return sees;
+}
+
+at::Tensor frequencies(const RopeConfig& rope, int64_t head_dim, const at::TensorOptions& options) {
+  const auto exponents = at::arange(0, head_dim, 2, options) / static_cast<double>(head_dim);
+  const auto plain = at::reciprocal(at::pow(rope.theta, exponents));
+  if (rope.type == "default") return plain;
+  if (rope.type == "linear") return plain / rope.factor;
+  // Llama 3: slow rotations are stretched, fast ones stay, and those between pass from one to the other.
+  const auto length = static_cast<double>(rope.original_max_positions);
+  const auto wavelengths = 2 * std::numbers::pi / plain;
+  const auto smooth = (length / wavelengths - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+  const auto between = (1 - smooth) * plain / rope.factor + smooth * plain;
+  const auto slow = wavelengths > length / rope.low_freq_factor;
+  const auto fast = wavelengths < length / rope.high_freq_factor;
+  return at::where(slow, plain / rope.factor, at::where(fast, plain, between));
+}
+
+}  // namespace
+
+RMSNorm::RMSNorm(int64_t width, double eps) : eps_(eps) { weight_ = register_parameter("weight", torch::ones({width})); }
+
+at::Tensor RMSNorm::forward(const at::Tensor& x) {
+  const auto wide = x.to(at::kFloat);
+  return weight_ * (wide * at::rsqrt(wide.square().mean(-1, true) + eps_)).to(x.scalar_type());
+}
+
+Conv1D::Conv1D(int64_t in, int64_t out) {
+  weight_ = register_parameter("weight", torch::normal(0.0, 0.02, {in, out}, std::nullopt));
+  bias_ = register_parameter("bias", torch::zeros({out}));
+}
+
+at::Tensor Conv1D::forward(const at::Tensor& x) { return at::matmul(x, weight_) + bias_; }
+
+Activation activation_named(const std::string& name) {
+  if (name == "gelu") return +[](const at::Tensor& x) { return at::gelu(x); };
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return +[](const at::Tensor& x) { return at::gelu(x, "tanh"); };
+  if (name == "silu" || name == "swish") return +[](const at::Tensor& x) { return at::silu(x); };
+  if (name == "relu") return +[](const at::Tensor& x) { return at::relu(x); };
+  if (name == "tanh") return +[](const at::Tensor& x) { return at::tanh(x); };
+  throw accelerate::ConfigError("The model asks for the activation '" + name +
+                                "'; gelu, gelu_new, gelu_pytorch_tanh, silu, swish, relu and tanh are known here.");
+}
+
+at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                            const AttentionOptions& options) {
+  const int64_t asked = queries.size(2), seen = keys.size(2);
+  const bool windowed = options.window > 0 && seen > options.window;
+  const bool whole = asked == seen && !windowed;  // for which torch has kernels that need no mask
+  std::optional<at::Tensor> mask;
+  if (!whole && (asked > 1 || windowed)) mask = visible(asked, seen, options.window, queries);
+  std::optional<double> scale;
+  if (options.scale != 0) scale = options.scale;
+  return at::scaled_dot_product_attention(queries, keys, values, mask, /*dropout_p=*/0, /*is_causal=*/whole && asked > 1, scale,
+                                          /*enable_gqa=*/queries.size(1) != keys.size(1));
+}
+
+at::Tensor split_heads(const at::Tensor& x, int64_t heads) {
+  return x.view({x.size(0), x.size(1), heads, x.size(2) / heads}).transpose(1, 2);
+}
+
+at::Tensor merge_heads(const at::Tensor& x) { return x.transpose(1, 2).reshape({x.size(0), x.size(2), -1}); }
+
+Rotation rotation_of(const RopeConfig& rope, int64_t head_dim, int64_t first, int64_t count, const at::Tensor& like) {
+  const auto options = like.options().dtype(at::kFloat);
+  const auto positions = at::arange(first, first + count, options).unsqueeze(1);
+  const auto half = positions * frequencies(rope, head_dim, options);
+  const auto angles = at::cat({half, half}, 1);
+  return {angles.cos().to(like.scalar_type()), angles.sin().to(like.scalar_type())};
+}
+
+at::Tensor rotated(const at::Tensor& x, const Rotation& rotation) {
+  const auto halves = x.chunk(2, -1);
+  return x * rotation.cosine + at::cat({-halves[1], halves[0]}, -1) * rotation.sine;
+}
+
+}  // namespace models

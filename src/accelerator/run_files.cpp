@@ -306,6 +306,7 @@ TensorDict read_gradients(const fs::path& folder, const RunParts& parts) {
 std::shared_ptr<LoadedRun> read_run(const RunParts& parts, const std::string& folder_name) {
   const fs::path folder = folder_name;
   auto loaded = std::make_shared<LoadedRun>();
+  loaded->folder = folder.string();
   for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(folder, i));
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     loaded->optimizers.push_back(read_state(folder / numbered_name("optimizer", i, ".bin")));

@@ -35,7 +35,7 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 	@echo "== golden: conformance tests on $(abspath $(ACCELERATE_GOLDEN_DIR))"
 	@ACCELERATE_GOLDEN_DIR=$(abspath $(ACCELERATE_GOLDEN_DIR)) ctest --test-dir $(BUILD) -L '^golden$$' --no-tests=error --verbose
 
-soak: build ## the full counts: soak tests, then sanitizer builds of what links torch (an hour or more)
+soak: build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more)
 	@scripts/soak
 
 install: setup ## library, headers, command line and CMake package into PREFIX, built with preset release

@@ -46,10 +46,11 @@ bool is_choice(const std::string& word, const FlagPage& flag) {
 }
 
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
-  const size_t wanted = page.operands.empty() ? 0 : page.operand_count;
-  if (operands.size() > wanted) throw UsageError("'" + operands[wanted] + "' is one argument too many; " + see_help(page));
+  const size_t wanted = page.operands.empty() ? 0 : page.operand_count,
+               most = page.operands.empty() ? 0 : std::max<size_t>(wanted, 1);
+  if (operands.size() > most) throw UsageError("'" + operands[most] + "' is one argument too many; " + see_help(page));
   if (operands.size() < wanted) throw UsageError("An argument is missing: " + page.operands + ".");
-  if (wanted > 0) check_choice("The argument", operands.front(), page.choices);
+  if (!operands.empty()) check_choice("The argument", operands.front(), page.choices);
 }
 
 }  // namespace
@@ -81,6 +82,7 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
       if (++i == given.size()) throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
       value = given[i];
     }
+    if (value && value->empty()) throw UsageError("--" + flag.name + " is empty; give it a value: " + flag.value + ".");
     check_choice("--" + flag.name, value.value_or(""), flag.choices);
     arguments.flags[flag.name] = value.value_or("");
     if (!flag.repeats) continue;

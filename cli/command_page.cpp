@@ -56,9 +56,12 @@ std::vector<CommandPage> config_pages() {
   return {
       {.name = "config",
        .summary = "answer questions about your machines once, for every launch",
-       .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads."},
+       .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads.",
+                       "That file is $HF_HOME/accelerate/default_config.yaml, or, without HF_HOME, "
+                       "huggingface/accelerate/default_config.yaml in $XDG_CACHE_HOME or ~/.cache."},
        .flags = {config_file_flag(where)},
        .operands = "[default | update]",
+       .operand_count = 0,
        .offer = Offer::choices,
        .choices = {"default", "update"}},
       {.name = "config default",
@@ -81,8 +84,9 @@ CommandPage test_page() {
       .name = "test",
       .summary = "check that this machine and its configuration work",
       .description = {"Launches a test program under the current configuration. It checks ranks, exchanges between processes, "
-                      "sharing out data, random numbers, precision, and that training on all processes gives what a single "
-                      "one gives. It says what it checks, and ends with a line that says so, or with the check that failed."},
+                      "sharing out data, random numbers, precision, that training on all processes gives what a single one "
+                      "gives, and that checkpoints bring a run back. It says what it checks, and ends with a line that says so, "
+                      "or with the check that failed."},
       .flags = {config_file_flag("the configuration to test (default: the one that `accelerate launch` reads by itself)")}};
 }
 

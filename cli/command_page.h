@@ -37,7 +37,7 @@ struct CommandPage {
   std::vector<FlagPage> flags = {};
   /// What stands behind the flags in the usage; empty: nothing does.
   std::string operands = {};
-  /// How many are needed, where there are any.
+  /// How many are needed, where there are any. 0: one may be given.
   size_t operand_count = 1;
   Offer offer = Offer::nothing;
   std::vector<std::string> choices = {};

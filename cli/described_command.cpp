@@ -8,13 +8,13 @@
 namespace accelerate::cli {
 
 int run_described(const std::string& command, const std::vector<std::string>& given,
-                  const std::function<int(const Arguments&)>& run) {
+                  const std::function<int(const Arguments&)>& run, const std::string& more_help) {
   const CommandPage page = command_page(command);
   int exit_code = kUsageExitCode;
   try {
     const Arguments arguments = parse_arguments(page, given);
     if (arguments.help) {
-      std::fputs(help_text(page).c_str(), stdout);
+      std::fputs((help_text(page) + more_help).c_str(), stdout);
       return 0;
     }
     exit_code = 1;  // from here on it is not the line that is wrong

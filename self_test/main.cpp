@@ -34,6 +34,7 @@ constexpr std::array kChecks = {
     Check{"training against a single process", check_training},
     Check{"gradient accumulation", check_accumulation},
     Check{"learning rate schedules", check_schedules},
+    Check{"checkpoints", check_checkpoints},
 };
 
 int run() {

@@ -39,4 +39,7 @@ void check_accumulation(Accelerator& accelerator, Findings& findings);
 void check_schedules(Accelerator& accelerator, Findings& findings);
 void check_precision(Accelerator& accelerator, Findings& findings);
 
+// checkpoint_checks.cpp
+void check_checkpoints(Accelerator& accelerator, Findings& findings);
+
 }  // namespace accelerate::self_test

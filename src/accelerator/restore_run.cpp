@@ -2,6 +2,8 @@
 
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
@@ -10,6 +12,16 @@
 
 namespace accelerate::detail {
 namespace {
+
+/// Calls `load`. What it throws is told with the file that the state is from: the state's owner does not know it.
+template <class Load>
+void load_from(const std::string& file, Load&& load) {
+  try {
+    load();
+  } catch (const std::exception& error) {
+    throw CheckpointError(fmt::format("{} does not fit this run: {}", file, error.what()));
+  }
+}
 
 /// Loads into anything that has a state_dict. `kept` is how it was before.
 template <class Object>
@@ -24,7 +36,8 @@ void load_optimizers(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
     auto* optimizer = &parts.optimizers[i].optimizer();
     // Its tensors are replaced, not written to, so that those that are kept stay as they are.
     undo.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
-    load_state_dict(*optimizer, std::move(loaded.optimizers[i]));
+    load_from(loaded.file(numbered_name("optimizer", i, ".bin")),
+              [&] { load_state_dict(*optimizer, std::move(loaded.optimizers[i])); });
   }
 }
 
@@ -35,12 +48,14 @@ at::Tensor own_copy(const at::Tensor& gradient, const at::Tensor& parameter) {
 
 void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
   if (!loaded.own) return;
-  const auto& states = loaded.own->at("loaders").as<Value::List>();
-  for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
-    load_reversibly(parts.loaders[i], parts.loaders[i].state_dict(), states[i].as<StateDict>(), undo);
-  }
-  loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
-  loaded.own->at("step").get<int64_t>();
+  load_from(loaded.file(kOwnState), [&] {
+    const auto& states = loaded.own->at("loaders").as<Value::List>();
+    for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
+      load_reversibly(parts.loaders[i], parts.loaders[i].state_dict(), states[i].as<StateDict>(), undo);
+    }
+    loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
+    loaded.own->at("step").get<int64_t>();
+  });
 }
 
 }  // namespace
@@ -55,25 +70,33 @@ UndoList::~UndoList() {
 }
 
 void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
-  for (size_t i = 0; i < parts.models.size(); ++i) check_fit(parts.models[i]->module(), loaded.models[i], {});
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    load_from("The weights of model " + std::to_string(i) + " in " + loaded.folder,
+              [&] { check_fit(parts.models[i]->module(), loaded.models[i], {}); });
+  }
   undo.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
   load_optimizers(parts, loaded, undo);
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
-    load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], undo);
+    load_from(loaded.file(numbered_name("scheduler", i, ".bin")),
+              [&] { load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], undo); });
   }
   if (loaded.scaler && !parts.scaler->state_dict().empty()) {
     auto* scaler = parts.scaler.get();
     undo.add([scaler, kept = scaler->state_dict()] { scaler->load_state_dict(kept); });
-    scaler->load_state_dict(*loaded.scaler);
+    load_from(loaded.file(kScaler), [&] { scaler->load_state_dict(*loaded.scaler); });
   }
   for (size_t i = 0; i < parts.registered.size(); ++i) {
     HostCopies copies;
     StateDict kept = copied_value(parts.registered[i].state_dict(), copies).as<StateDict>();
     copies.finish();
-    load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo);
+    load_from(loaded.file(registered_name(i)),
+              [&] { load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo); });
   }
   load_loaders(parts, loaded, undo);
-  if (loaded.random) restore_random_states(*loaded.random);
+  if (loaded.random) {
+    load_from(loaded.file(random_states_name(parts.state.process_index())),
+              [&] { restore_random_states(*loaded.random); });
+  }
 }
 
 void restore_weights(RunParts& parts, const LoadedRun& loaded) {

@@ -10,11 +10,15 @@ namespace accelerate::detail {
 
 /// What was read of a checkpoint, before anything of the run is changed.
 struct LoadedRun {
+  std::string folder;
   std::vector<TensorDict> models;
   std::vector<StateDict> optimizers, schedulers, registered;
   std::optional<StateDict> scaler, own;
   std::optional<RandomStates> random;
   TensorDict gradients;
+
+  /// The path of a file of it, for messages.
+  std::string file(const std::string& name) const { return folder + "/" + name; }
 };
 
 /// Puts back what was changed, last first, unless it is told to forget it.
@@ -33,8 +37,8 @@ class UndoList {
 };
 
 /// Sets everything that may refuse what it is given, and keeps in `undo` how it was: optimizers, schedulers, scaler, loaders,
-/// registered objects, random numbers. Models are only compared with their weights. Throws what does not fit. The states of the
-/// optimizers are used up.
+/// registered objects, random numbers. Models are only compared with their weights. CheckpointError names the file that does not
+/// fit. The states of the optimizers are used up.
 void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo);
 /// Sets the rest, which cannot fail any more: weights, gradients, counters.
 void restore_weights(RunParts& parts, const LoadedRun& loaded);

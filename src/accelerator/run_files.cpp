@@ -22,12 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kOwnState[] = "accelerate_state.bin", kScaler[] = "scaler.pt";
-constexpr char kGradients[] = "accelerate_gradients_", kRandomStates[] = "random_states_";
+constexpr char kGradients[] = "accelerate_gradients_";
 
 std::string gradients_name(int process) { return fmt::format("{}{}.safetensors", kGradients, process); }
-std::string random_states_name(int process) { return fmt::format("{}{}.pkl", kRandomStates, process); }
-std::string registered_name(size_t number) { return fmt::format("custom_checkpoint_{}.pkl", number); }
 
 /// The first that is there is read.
 std::vector<std::string> model_names(size_t number) {
@@ -176,6 +173,10 @@ Value copied_value(const Value& value, HostCopies& copies) {
   }
 }
 
+std::string random_states_name(int process) { return fmt::format("{}{}.pkl", kRandomStates, process); }
+
+std::string registered_name(size_t number) { return fmt::format("custom_checkpoint_{}.pkl", number); }
+
 std::string numbered_name(const std::string& stem, size_t number, const std::string& extension) {
   return number == 0 ? stem + extension : fmt::format("{}_{}{}", stem, number, extension);
 }
@@ -302,6 +303,7 @@ bool is_read_by(const RunParts& parts, const std::string& name) {
 std::shared_ptr<LoadedRun> read_run(const RunParts& parts, FolderFiles& files) {
   read_ahead(parts, files);
   auto loaded = std::make_shared<LoadedRun>();
+  loaded->folder = files.folder();
   for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(files, i));
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     loaded->optimizers.push_back(read_state(files, numbered_name("optimizer", i, ".bin")));

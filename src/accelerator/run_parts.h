@@ -29,5 +29,10 @@ struct RunParts {
 
 /// The names of files, which are Python's.
 std::string numbered_name(const std::string& stem, size_t number, const std::string& extension);
+std::string registered_name(size_t number);
+inline constexpr char kRandomStates[] = "random_states_", kScaler[] = "scaler.pt";
+std::string random_states_name(int process);
+/// One that Python passes over.
+inline constexpr char kOwnState[] = "accelerate_state.bin";
 
 }  // namespace accelerate::detail

@@ -34,7 +34,7 @@ std::string plain_text(const PickleNode& node) {
     case Kind::kFloat:
       return shown_float(node.number());
     case Kind::kComplex:
-      return element_text(*find_dtype("complex128"), std::get<std::complex<double>>(node.data));
+      return element_text(*find_dtype("complex128"), node.complex());
     case Kind::kText:
     case Kind::kDevice:
     case Kind::kLayout:
@@ -77,8 +77,8 @@ class ItemCollector {
       add_array(name, node.array());
     } else if (node.is_dict() && !node.dict().items.empty()) {
       for (const auto& [key, value] : node.dict().items) visit(below(name, plain_text(*key)), *value);
-    } else if (const auto* parts = std::get_if<PickleItems>(&node.data)) {
-      visit_parts(name, node, *parts);
+    } else if (node.is_row()) {
+      visit_parts(name, node, node.items());
     } else {
       const std::string type =
           node.is_dict() ? "empty " + without_article(to_string(node.kind)) : without_article(to_string(node.kind));

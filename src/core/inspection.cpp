@@ -60,7 +60,7 @@ bool looks_like_legacy(const ByteSource& source) {
 void look_into_safetensors(const ByteSource& source, InspectedFile& file) {
   file.format = "safetensors";
   const SafetensorsFile tensors(source);
-  file.metadata = tensors.header().metadata;
+  file.metadata.assign(tensors.header().metadata.begin(), tensors.header().metadata.end());
   for (const auto& entry : tensors.header().entries) {
     const DtypeFacts* dtype = find_safetensors_dtype(entry.dtype);
     InspectedItem item{

@@ -80,7 +80,7 @@ PickleNode* call_set(PickleMachine& machine, const PickleItems& arguments) {
 
 PickleNode* call_complex(PickleMachine& machine, const PickleItems& arguments) {
   require_count(machine, arguments, 2, 2, "complex");
-  return machine.tree().make(Kind::kComplex, std::complex<double>(arguments[0]->number(), arguments[1]->number()));
+  return machine.tree().complex({arguments[0]->number(), arguments[1]->number()});
 }
 
 PickleNode* call_slice(PickleMachine& machine, const PickleItems& arguments) {
@@ -96,7 +96,7 @@ PickleNode* call_ordered_dict(PickleMachine& machine, const PickleItems& argumen
     machine.charge(arguments[0]->items().size() * 4);
     for (const PickleNode* pair : arguments[0]->items()) {
       if (pair->items().size() != 2) machine.fail("an OrderedDict of items that are not pairs");
-      pairs.emplace_back(pair->items()[0], pair->items()[1]);
+      pairs.push_back({pair->items()[0], pair->items()[1]});
     }
   }
   return machine.tree().dict(std::move(pairs), Kind::kOrderedDict);
@@ -116,8 +116,7 @@ PickleNode* call_default_dict(PickleMachine& machine, const PickleItems& argumen
   require_count(machine, arguments, 0, 1, "defaultdict");
   PickleNode* made = machine.tree().dict({}, Kind::kDefaultDict);
   if (arguments.size() == 1 && arguments[0]->is(Kind::kGlobal)) {
-    machine.charge(arguments[0]->text().size());
-    std::get<PickleDict>(made->data).factory = arguments[0]->text();
+    made->own_dict().factory = arguments[0];
   } else if (!arguments.empty() && !arguments[0]->is(Kind::kNone)) {
     machine.fail("a defaultdict whose factory is " + std::string(to_string(arguments[0]->kind)));
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <unordered_set>
+#include <deque>
+#include <vector>
 
 #include "core/pickle_machine.h"
 
@@ -9,38 +10,44 @@ namespace {
 constexpr size_t kDeepest = 400;
 /// Values may be shared, but not so often that a reader who follows every reference meets far more than the file can hold.
 constexpr uint64_t kMostUnfolding = 64, kFreeUnfolding = 100'000;
+/// Marks of nodes that the walk has met: it is inside, it was there once, and from the third on the place of the facts.
+constexpr uint32_t kOpen = 1, kSeen = 2, kFacts = 3;
+/// Keys that differ take three bytes and more each once the short ones are used up, and their values one.
+constexpr size_t kBytesOfAnItem = 4, kShortKeys = 65'536;
 
-/// Walks all that is reachable, once for each value however often it is referred to.
+/// Walks all that is reachable, at most twice for each value however often it is referred to: the facts of most values are needed
+/// once, so they are only kept when a value is met again.
 class PickleWalk {
  public:
-  explicit PickleWalk(const PickleMachine& machine) : machine_(machine) {}
+  PickleWalk(const PickleMachine& machine, size_t pickle_size) : machine_(machine), pickle_size_(pickle_size) {}
 
   struct Facts {
     uint64_t unfolded = 1, hash = 0;
-    size_t height = 0;
-    bool hashable = true, open = false;
+    uint32_t height = 0;
+    bool hashable = true;
   };
 
-  Facts walk(const PickleNode& node, size_t depth) {
+  Facts walk(PickleNode& node, size_t depth) {
     if (!is_container(node) && node.kind != PickleKind::kText) return leaf(node);
-    const auto [place, is_new] = seen_.try_emplace(&node);
-    if (!is_new) {
-      if (place->second.open) machine_.fail("a value contains itself");
-      if (place->second.height + depth > kDeepest) too_deep();
-      return place->second;
+    if (node.mark == kOpen) machine_.fail("a value contains itself");
+    if (node.mark >= kFacts) {
+      const Facts& facts = facts_[node.mark - kFacts];
+      if (facts.height + depth > kDeepest) too_deep();
+      return facts;
     }
     if (depth > kDeepest) too_deep();
-    place->second.open = true;
-    Facts facts = node.is(PickleKind::kText) ? leaf(node) : inside(node, depth);
-    return seen_[&node] = facts;
+    const bool again = node.mark == kSeen && facts_.size() < UINT32_MAX - kFacts;
+    node.mark = kOpen;
+    const Facts facts = node.is(PickleKind::kText) ? leaf(node) : inside(node, depth);
+    node.mark = again ? kFacts + static_cast<uint32_t>(facts_.size()) : kSeen;
+    if (again) facts_.push_back(facts);
+    return facts;
   }
 
  private:
   [[noreturn]] void too_deep() const { machine_.fail("its values are nested deeper than " + std::to_string(kDeepest)); }
 
-  static bool is_container(const PickleNode& node) {
-    return std::holds_alternative<PickleItems>(node.data) || node.is_dict() || node.is(PickleKind::kObject);
-  }
+  static bool is_container(const PickleNode& node) { return node.is_row() || node.is_dict() || node.is(PickleKind::kObject); }
 
   Facts leaf(const PickleNode& node) const {
     if (node.is(PickleKind::kGlobal)) machine_.fail("the class or function " + node.text().substr(0, 120) + " stands as a value");
@@ -54,7 +61,7 @@ class PickleWalk {
 
   static uint64_t hash_of(const PickleNode& node) {
     const uint64_t kind = static_cast<uint64_t>(node.kind) * 0x9e3779b97f4a7c15;
-    if (const auto* text = std::get_if<std::string>(&node.data)) return kind ^ std::hash<std::string>{}(*text);
+    if (std::holds_alternative<std::unique_ptr<std::string>>(node.data)) return kind ^ std::hash<std::string>{}(node.text());
     if (const auto* flag = std::get_if<bool>(&node.data)) return std::hash<double>{}(*flag ? 1.0 : 0.0);  // True is 1 is 1.0
     if (const auto* real = std::get_if<double>(&node.data)) return std::hash<double>{}(*real);
     if (const auto* integer = std::get_if<int64_t>(&node.data)) {
@@ -70,7 +77,7 @@ class PickleWalk {
     facts.hash = (facts.hash ^ child.hash) * 0x100000001b3 + 0x9e3779b9;
   }
 
-  Facts inside(const PickleNode& node, size_t depth) {
+  Facts inside(PickleNode& node, size_t depth) {
     Facts facts;
     facts.hash = static_cast<uint64_t>(node.kind);
     facts.hashable = node.is(PickleKind::kTuple) || node.is(PickleKind::kFrozenSet) || node.is(PickleKind::kSize);
@@ -79,7 +86,7 @@ class PickleWalk {
     } else if (node.is_dict()) {
       walk_dict(node.dict(), depth, facts);
     } else {
-      for (const PickleNode* item : node.items()) {
+      for (PickleNode* item : node.items()) {
         const Facts child = walk(*item, depth + 1);
         facts.hashable = facts.hashable && child.hashable;
         add(facts, child);
@@ -90,28 +97,40 @@ class PickleWalk {
 
   void walk_object(const PickleObject& object, size_t depth, Facts& facts) {
     if (object.name == "numpy.dtype") machine_.fail("a numpy dtype stands there without an array");
-    for (const PickleNode* part : {object.arguments, object.state}) {
+    for (PickleNode* part : {object.arguments, object.state}) {
       if (part != nullptr) add(facts, walk(*part, depth + 1));
     }
     facts.hashable = true;  // such objects are keys of dicts where their classes say so
   }
 
   void walk_dict(const PickleDict& dict, size_t depth, Facts& facts) {
-    std::unordered_set<uint64_t> keys;
+    std::vector<uint64_t> keys;
+    if (dict.items.size() > pickle_size_ / kBytesOfAnItem + kShortKeys) machine_.fail("a dict has the same key twice");
+    keys.reserve(dict.items.size());
     for (const auto& [key, value] : dict.items) {
       const Facts name = walk(*key, depth + 1);
       if (!name.hashable) machine_.fail("a dict has " + std::string(to_string(key->kind)) + " as a key");
-      if (!keys.insert(name.hash).second) {
-        machine_.fail("a dict has the same key twice" + (key->is(PickleKind::kText) ? ": " + key->text().substr(0, 120) : ""));
-      }
+      keys.push_back(name.hash);
       add(facts, name);
       add(facts, walk(*value, depth + 1));
     }
+    std::sort(keys.begin(), keys.end());
+    const auto twice = std::adjacent_find(keys.begin(), keys.end());
+    if (twice != keys.end()) same_key(dict, *twice, depth);
     if (dict.attributes != nullptr) add(facts, walk(*dict.attributes, depth + 1));
   }
 
+  [[noreturn]] void same_key(const PickleDict& dict, uint64_t hash, size_t depth) {
+    for (const auto& [key, value] : dict.items) {
+      if (key->is(PickleKind::kText) && walk(*key, depth + 1).hash == hash)
+        machine_.fail("a dict has the same key twice: " + key->text().substr(0, 120));
+    }
+    machine_.fail("a dict has the same key twice");
+  }
+
   const PickleMachine& machine_;
-  std::unordered_map<const PickleNode*, Facts> seen_;
+  const size_t pickle_size_;
+  std::deque<Facts> facts_;
 };
 
 /// Continuation bytes that follow a first byte, or -1.
@@ -125,8 +144,8 @@ int continuation_bytes(unsigned char first) {
 
 }  // namespace
 
-void check_pickled_value(const PickleMachine& machine, const PickleNode& root, size_t pickle_size) {
-  const auto facts = PickleWalk(machine).walk(root, 0);
+void check_pickled_value(const PickleMachine& machine, PickleNode& root, size_t pickle_size) {
+  const auto facts = PickleWalk(machine, pickle_size).walk(root, 0);
   if (facts.unfolded > std::max(kMostUnfolding * pickle_size, kFreeUnfolding))
     machine.fail("its values refer to each other so often that they unfold to more than the file can mean");
 }

@@ -90,15 +90,16 @@ PickleNode* PickleMachine::top() {
 
 PickleItems PickleMachine::pop_to_mark() {
   if (marks_.empty()) fail("the pickle takes values from a mark that is not there");
-  PickleItems items(stack_.begin() + static_cast<ptrdiff_t>(marks_.back()), stack_.end());
-  stack_.resize(marks_.back());
+  const size_t begin = marks_.back();
+  PickleItems items(stack_.size() - begin, [&](size_t i) { return stack_[begin + i]; });
+  stack_.shrink(begin);
   marks_.pop_back();
   return items;
 }
 
-PickleNode* PickleMachine::shared(PickleKind kind) {
-  PickleNode*& node = shared_[static_cast<int>(kind)];
-  if (node == nullptr) node = tree_.make(kind);
+PickleNode* PickleMachine::shared(PickleKind kind, PickleNode::Data data) {
+  PickleNode*& node = shared_[kind];
+  if (node == nullptr) node = tree_.make(kind, std::move(data));
   return node;
 }
 
@@ -124,11 +125,7 @@ void PickleMachine::drop_to_mark() { pop_to_mark(); }
 void PickleMachine::duplicate() { push(top()); }
 
 void PickleMachine::drop() {
-  if (!marks_.empty() && marks_.back() == stack_.size()) {
-    marks_.pop_back();
-  } else {
-    pop();
-  }
+  !marks_.empty() && marks_.back() == stack_.size() ? marks_.pop_back() : void(pop());
 }
 
 void PickleMachine::unsupported() {
@@ -136,20 +133,33 @@ void PickleMachine::unsupported() {
 }
 
 void PickleMachine::none() { push(shared(PickleKind::kNone)); }
-void PickleMachine::yes() { push(tree_.boolean(true)); }
-void PickleMachine::no() { push(tree_.boolean(false)); }
+void PickleMachine::yes() { push_boolean(true); }
+void PickleMachine::no() { push_boolean(false); }
+
+void PickleMachine::push_boolean(bool value) {
+  PickleNode*& node = booleans_[value ? 1 : 0];
+  if (node == nullptr) node = tree_.boolean(value);
+  push(node);
+}
+
+void PickleMachine::push_integer(int64_t value) {
+  if (value < 0 || value >= static_cast<int64_t>(small_integers_.size())) return push(tree_.integer(value));
+  PickleNode*& node = small_integers_[static_cast<size_t>(value)];
+  if (node == nullptr) node = tree_.integer(value);
+  push(node);
+}
 
 void PickleMachine::int_line() {
   const std::string_view text = bytes_.substr(position_, 3);
   if (text == "00\n" || text == "01\n") {  // how protocol 0 spells False and True
     take(3);
-    push(tree_.boolean(text[1] == '1'));
+    push_boolean(text[1] == '1');
   } else {
-    push(tree_.integer(take_decimal()));
+    push_integer(take_decimal());
   }
 }
 
-void PickleMachine::long_line() { push(tree_.integer(take_decimal())); }
+void PickleMachine::long_line() { push_integer(take_decimal()); }
 
 void PickleMachine::float_line() {
   const std::string_view text = line();
@@ -159,9 +169,9 @@ void PickleMachine::float_line() {
   push(tree_.number(number));
 }
 
-void PickleMachine::byte_int() { push(tree_.integer(take_number<uint8_t>())); }
-void PickleMachine::short_int() { push(tree_.integer(take_number<uint16_t>())); }
-void PickleMachine::plain_int() { push(tree_.integer(take_number<int32_t>())); }
+void PickleMachine::byte_int() { push_integer(take_number<uint8_t>()); }
+void PickleMachine::short_int() { push_integer(take_number<uint16_t>()); }
+void PickleMachine::plain_int() { push_integer(take_number<int32_t>()); }
 void PickleMachine::long_int() { push_long(take(take_number<uint8_t>())); }
 
 void PickleMachine::longer_int() {
@@ -178,7 +188,7 @@ void PickleMachine::push_long(std::string_view little_endian) {
   }
   int64_t value = !number.empty() && (number.back() & 0x80) != 0 ? -1 : 0;  // the sign goes on in the bytes left out
   std::memcpy(&value, number.data(), number.size());
-  push(tree_.integer(value));
+  push_integer(value);
 }
 
 void PickleMachine::binary_float() {
@@ -222,7 +232,7 @@ void PickleMachine::byte_array() { push(tree_.make(PickleKind::kByteArray, std::
 void PickleMachine::empty_list() { push(tree_.list()); }
 void PickleMachine::empty_dict() { push(tree_.dict()); }
 void PickleMachine::empty_set() { push(tree_.make(PickleKind::kSet, PickleItems{})); }
-void PickleMachine::empty_tuple() { push(tree_.tuple()); }
+void PickleMachine::empty_tuple() { push(shared(PickleKind::kTuple, std::unique_ptr<PickleItems>())); }
 void PickleMachine::marked_list() { push(tree_.list(pop_to_mark())); }
 void PickleMachine::marked_tuple() { push(tree_.tuple(pop_to_mark())); }
 void PickleMachine::marked_frozen_set() { push(tree_.make(PickleKind::kFrozenSet, pop_to_mark())); }
@@ -235,21 +245,21 @@ void PickleMachine::marked_dict() {
 
 template <size_t kCount>
 void PickleMachine::short_tuple() {
-  PickleItems items(kCount);
+  std::array<PickleNode*, kCount> items = {};
   for (size_t i = kCount; i-- > 0;) items[i] = pop();
-  push(tree_.tuple(std::move(items)));
+  push(tree_.tuple(PickleItems(kCount, [&](size_t i) { return items[i]; })));
 }
 
-void PickleMachine::append_to(PickleNode* target, PickleItems items) {
-  auto& all = std::get<PickleItems>(target->data);
-  all.insert(all.end(), items.begin(), items.end());
+void PickleMachine::append_to(PickleNode* target, const PickleItems& items) {
+  auto& all = target->own_items();
+  for (PickleNode* item : items) all.push_back(item);
 }
 
 void PickleMachine::set_into(PickleNode* target, const PickleItems& items) {
   if (!target->is_dict()) fail("the pickle sets items of " + std::string(to_string(target->kind)));
   if (items.size() % 2 != 0) fail("a key without a value");
-  auto& all = std::get<PickleDict>(target->data).items;
-  for (size_t i = 0; i < items.size(); i += 2) all.emplace_back(items[i], items[i + 1]);
+  auto& all = target->own_dict().items;
+  for (size_t i = 0; i < items.size(); i += 2) all.push_back({items[i], items[i + 1]});
 }
 
 void PickleMachine::append() {
@@ -258,13 +268,13 @@ void PickleMachine::append() {
 }
 
 void PickleMachine::appends() {
-  auto items = pop_to_mark();
-  append_to(top_of(PickleKind::kList, "items"), std::move(items));
+  const auto items = pop_to_mark();
+  append_to(top_of(PickleKind::kList, "items"), items);
 }
 
 void PickleMachine::add_items() {
-  auto items = pop_to_mark();
-  append_to(top_of(PickleKind::kSet, "members"), std::move(items));
+  const auto items = pop_to_mark();
+  append_to(top_of(PickleKind::kSet, "members"), items);
 }
 
 void PickleMachine::set_item() {
@@ -278,9 +288,21 @@ void PickleMachine::set_items() {
   set_into(top(), items);
 }
 
+void PickleMachine::remember(uint64_t index, PickleNode* node) {
+  if (index > memo_.size()) {
+    distant_memo_[index] = node;
+  } else if (index < memo_.size()) {
+    memo_[index] = node;
+  } else {
+    memo_.push_back(node);
+    distant_memo_.erase(index);
+  }
+}
+
 void PickleMachine::recall(uint64_t index) {
-  const auto found = memo_.find(index);
-  if (found == memo_.end()) fail("the pickle refers to value " + std::to_string(index) + ", which it has not made");
+  if (index < memo_.size()) return push(memo_[index]);
+  const auto found = distant_memo_.find(index);
+  if (found == distant_memo_.end()) fail("the pickle refers to value " + std::to_string(index) + ", which it has not made");
   push(found->second);
 }
 
@@ -296,7 +318,7 @@ void PickleMachine::put() {
 
 void PickleMachine::get_line() { recall(static_cast<uint64_t>(take_decimal())); }
 void PickleMachine::put_line() { remember(static_cast<uint64_t>(take_decimal()), top()); }
-void PickleMachine::memoize() { remember(memo_.size(), top()); }
+void PickleMachine::memoize() { remember(memo_.size() + distant_memo_.size(), top()); }
 
 void PickleMachine::push_global(std::string module, std::string name) {
   module = modern_module(module);
@@ -333,11 +355,9 @@ void PickleMachine::instance() {
 }
 
 void PickleMachine::object() {
-  auto items = pop_to_mark();
+  const auto items = pop_to_mark();
   if (items.empty()) fail("an object without a class");
-  PickleNode* type = items.front();
-  items.erase(items.begin());
-  push(call(type, tree_.tuple(std::move(items))));
+  push(call(items.front(), tree_.tuple(PickleItems(items.size() - 1, [&](size_t i) { return items[i + 1]; }))));
 }
 
 PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
@@ -373,7 +393,7 @@ void PickleMachine::build() {
   PickleNode* target = top();
   if (target->is(PickleKind::kOrderedDict)) {
     if (!state->is_dict()) fail("attributes that are " + std::string(to_string(state->kind)));
-    std::get<PickleDict>(target->data).attributes = state;
+    target->own_dict().attributes = state;
   } else if (target->is(PickleKind::kArray)) {
     build_array(*this, *std::get<std::unique_ptr<PickleArray>>(target->data), *state);
   } else if (target->is(PickleKind::kObject)) {
@@ -386,86 +406,82 @@ void PickleMachine::build() {
 
 void PickleMachine::persistent_id() { push(storage_from_id(*this, *pop())); }
 
-const std::vector<PickleMachine::Opcode>& PickleMachine::opcodes() {
-  using M = PickleMachine;
-  static const std::vector<Opcode> kAll = {
-      {'.', &M::stop},
-      {'\x80', &M::proto},
-      {'\x95', &M::frame},
-      {'(', &M::mark},
-      {'0', &M::drop},
-      {'1', &M::drop_to_mark},
-      {'2', &M::duplicate},
-      {'N', &M::none},
-      {'\x88', &M::yes},
-      {'\x89', &M::no},
-      {'I', &M::int_line},
-      {'L', &M::long_line},
-      {'F', &M::float_line},
-      {'K', &M::byte_int},
-      {'M', &M::short_int},
-      {'J', &M::plain_int},
-      {'\x8a', &M::long_int},
-      {'\x8b', &M::longer_int},
-      {'G', &M::binary_float},
-      {'V', &M::text_line},
-      {'S', &M::quoted_line},
-      {'X', &M::sized_text<uint32_t>},
-      {'\x8c', &M::sized_text<uint8_t>},
-      {'\x8d', &M::sized_text<uint64_t>},
-      {'B', &M::sized_bytes<uint32_t>},
-      {'C', &M::sized_bytes<uint8_t>},
-      {'\x8e', &M::sized_bytes<uint64_t>},
-      {'T', &M::sized_string<uint32_t>},
-      {'U', &M::sized_string<uint8_t>},
-      {'\x96', &M::byte_array},
-      {']', &M::empty_list},
-      {'}', &M::empty_dict},
-      {'\x8f', &M::empty_set},
-      {')', &M::empty_tuple},
-      {'l', &M::marked_list},
-      {'d', &M::marked_dict},
-      {'t', &M::marked_tuple},
-      {'\x91', &M::marked_frozen_set},
-      {'\x85', &M::short_tuple<1>},
-      {'\x86', &M::short_tuple<2>},
-      {'\x87', &M::short_tuple<3>},
-      {'a', &M::append},
-      {'e', &M::appends},
-      {'\x90', &M::add_items},
-      {'s', &M::set_item},
-      {'u', &M::set_items},
-      {'h', &M::get<uint8_t>},
-      {'j', &M::get<uint32_t>},
-      {'g', &M::get_line},
-      {'q', &M::put<uint8_t>},
-      {'r', &M::put<uint32_t>},
-      {'p', &M::put_line},
-      {'\x94', &M::memoize},
-      {'c', &M::global},
-      {'\x93', &M::stack_global},
-      {'i', &M::instance},
-      {'o', &M::object},
-      {'R', &M::reduce},
-      {'\x81', &M::new_object},
-      {'\x92', &M::new_object_with_keywords},
-      {'b', &M::build},
-      {'Q', &M::persistent_id},
-      // Text ids of persistent objects, extension codes, buffers outside the file.
-      {'P', &M::unsupported},
-      {'\x82', &M::unsupported},
-      {'\x83', &M::unsupported},
-      {'\x84', &M::unsupported},
-      {'\x97', &M::unsupported},
-      {'\x98', &M::unsupported},
-  };
-  return kAll;
-}
+const PickleMachine::Opcode PickleMachine::kOpcodes[] = {
+    {'.', &PickleMachine::stop},
+    {'\x80', &PickleMachine::proto},
+    {'\x95', &PickleMachine::frame},
+    {'(', &PickleMachine::mark},
+    {'0', &PickleMachine::drop},
+    {'1', &PickleMachine::drop_to_mark},
+    {'2', &PickleMachine::duplicate},
+    {'N', &PickleMachine::none},
+    {'\x88', &PickleMachine::yes},
+    {'\x89', &PickleMachine::no},
+    {'I', &PickleMachine::int_line},
+    {'L', &PickleMachine::long_line},
+    {'F', &PickleMachine::float_line},
+    {'K', &PickleMachine::byte_int},
+    {'M', &PickleMachine::short_int},
+    {'J', &PickleMachine::plain_int},
+    {'\x8a', &PickleMachine::long_int},
+    {'\x8b', &PickleMachine::longer_int},
+    {'G', &PickleMachine::binary_float},
+    {'V', &PickleMachine::text_line},
+    {'S', &PickleMachine::quoted_line},
+    {'X', &PickleMachine::sized_text<uint32_t>},
+    {'\x8c', &PickleMachine::sized_text<uint8_t>},
+    {'\x8d', &PickleMachine::sized_text<uint64_t>},
+    {'B', &PickleMachine::sized_bytes<uint32_t>},
+    {'C', &PickleMachine::sized_bytes<uint8_t>},
+    {'\x8e', &PickleMachine::sized_bytes<uint64_t>},
+    {'T', &PickleMachine::sized_string<uint32_t>},
+    {'U', &PickleMachine::sized_string<uint8_t>},
+    {'\x96', &PickleMachine::byte_array},
+    {']', &PickleMachine::empty_list},
+    {'}', &PickleMachine::empty_dict},
+    {'\x8f', &PickleMachine::empty_set},
+    {')', &PickleMachine::empty_tuple},
+    {'l', &PickleMachine::marked_list},
+    {'d', &PickleMachine::marked_dict},
+    {'t', &PickleMachine::marked_tuple},
+    {'\x91', &PickleMachine::marked_frozen_set},
+    {'\x85', &PickleMachine::short_tuple<1>},
+    {'\x86', &PickleMachine::short_tuple<2>},
+    {'\x87', &PickleMachine::short_tuple<3>},
+    {'a', &PickleMachine::append},
+    {'e', &PickleMachine::appends},
+    {'\x90', &PickleMachine::add_items},
+    {'s', &PickleMachine::set_item},
+    {'u', &PickleMachine::set_items},
+    {'h', &PickleMachine::get<uint8_t>},
+    {'j', &PickleMachine::get<uint32_t>},
+    {'g', &PickleMachine::get_line},
+    {'q', &PickleMachine::put<uint8_t>},
+    {'r', &PickleMachine::put<uint32_t>},
+    {'p', &PickleMachine::put_line},
+    {'\x94', &PickleMachine::memoize},
+    {'c', &PickleMachine::global},
+    {'\x93', &PickleMachine::stack_global},
+    {'i', &PickleMachine::instance},
+    {'o', &PickleMachine::object},
+    {'R', &PickleMachine::reduce},
+    {'\x81', &PickleMachine::new_object},
+    {'\x92', &PickleMachine::new_object_with_keywords},
+    {'b', &PickleMachine::build},
+    {'Q', &PickleMachine::persistent_id},
+    // Text ids of persistent objects, extension codes, buffers outside the file.
+    {'P', &PickleMachine::unsupported},
+    {'\x82', &PickleMachine::unsupported},
+    {'\x83', &PickleMachine::unsupported},
+    {'\x84', &PickleMachine::unsupported},
+    {'\x97', &PickleMachine::unsupported},
+    {'\x98', &PickleMachine::unsupported},
+};
 
 PickleMachine::Step PickleMachine::step_of(unsigned char code) {
   static const auto kSteps = [] {
     std::array<Step, 256> steps{};
-    for (const Opcode& opcode : opcodes()) steps[static_cast<unsigned char>(opcode.code)] = opcode.step;
+    for (const Opcode& opcode : kOpcodes) steps[static_cast<unsigned char>(opcode.code)] = opcode.step;
     return steps;
   }();
   return kSteps[code];
@@ -478,18 +494,6 @@ void PickleMachine::run() {
     if (step == nullptr) fail("there is no pickle opcode " + std::to_string(code) + ". Is it a torch file at all?");
     (this->*step)();
   }
-}
-
-PickleTree read_pickle(std::string_view bytes, const std::string& file, const PickleRules& rules, size_t* used) {
-  PickleMachine machine(bytes, file, rules);
-  try {
-    machine.run();
-  } catch (const PickleKindError& error) {  // from the calls, which do not know the file
-    machine.fail(error.what());
-  }
-  check_pickled_value(machine, *machine.tree().root, machine.position());
-  if (used != nullptr) *used = machine.position();
-  return std::move(machine.tree());
 }
 
 }  // namespace accelerate

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "core/pickle_reader.h"
@@ -36,7 +37,7 @@ class PickleMachine {
     char code;
     Step step;
   };
-  static const std::vector<Opcode>& opcodes();
+  static const Opcode kOpcodes[];
   static Step step_of(unsigned char code);
 
   std::string_view take(uint64_t size);
@@ -49,7 +50,7 @@ class PickleMachine {
   PickleNode* pop();
   PickleNode* top();
   PickleItems pop_to_mark();
-  PickleNode* shared(PickleKind kind);
+  PickleNode* shared(PickleKind kind, PickleNode::Data data = {});
   PickleNode* top_of(PickleKind kind, const char* what);
 
   // One step for each opcode, in groups.
@@ -123,11 +124,13 @@ class PickleMachine {
   void build();
   void persistent_id();
 
+  void push_boolean(bool value);
+  void push_integer(int64_t value);
   void push_long(std::string_view little_endian);
   void push_global(std::string module, std::string name);
-  void remember(uint64_t index, PickleNode* node) { memo_[index] = node; }
+  void remember(uint64_t index, PickleNode* node);
   void recall(uint64_t index);
-  void append_to(PickleNode* target, PickleItems items);
+  void append_to(PickleNode* target, const PickleItems& items);
   void set_into(PickleNode* target, const PickleItems& items);
   PickleNode* call(PickleNode* function, PickleNode* arguments);
 
@@ -137,14 +140,17 @@ class PickleMachine {
   size_t position_ = 0, charged_ = 0;
   bool stopped_ = false;
   PickleTree tree_;
-  std::vector<PickleNode*> stack_;
-  std::vector<size_t> marks_;
-  std::unordered_map<uint64_t, PickleNode*> memo_;
-  std::unordered_map<int, PickleNode*> shared_;  // None, True, False, (): one node each
+  Pieces<PickleNode*> stack_;
+  Pieces<size_t> marks_;
+  Pieces<PickleNode*> memo_;                      // the values are numbered one by one,
+  std::map<uint64_t, PickleNode*> distant_memo_;  // or as somebody else likes it
+  std::map<PickleKind, PickleNode*> shared_;      // None, (): one node each, as in Python,
+  std::array<PickleNode*, 2> booleans_ = {};      // and what else a byte or two can name again and again
+  std::array<PickleNode*, 256> small_integers_ = {};
 };
 
 /// Throws, in the machine's words, unless `root` is plain data without cycles (see read_pickle).
-void check_pickled_value(const PickleMachine& machine, const PickleNode& root, size_t pickle_size);
+void check_pickled_value(const PickleMachine& machine, PickleNode& root, size_t pickle_size);
 
 /// Is it text in UTF-8? Lone surrogates count, as in Python.
 bool is_pickled_text(std::string_view bytes);

@@ -5,6 +5,9 @@
 namespace accelerate {
 namespace {
 
+/// The description of a tensor takes far more than the shortest call that makes one from what is there already.
+constexpr size_t kTensorCharge = 16;
+
 /// Arguments by position; what is missing or of another kind is told with its place.
 class TensorArguments {
  public:
@@ -55,7 +58,7 @@ void read_tensor_metadata(PickleMachine& machine, const PickleNode& metadata, Pi
 PickleTensor tensor_of(PickleMachine& machine, const TensorArguments& arguments) {
   const PickleNode& storage = arguments.of_kind(0, PickleKind::kStorage);
   PickleTensor tensor = *std::get<std::unique_ptr<PickleTensor>>(storage.data);
-  machine.charge(tensor.storage.size() + tensor.device.size());
+  machine.charge(kTensorCharge + tensor.storage.size() + tensor.device.size());
   tensor.offset = arguments.of_kind(1, PickleKind::kInt).integer();
   tensor.sizes = arguments.integers(2);
   tensor.strides = arguments.integers(3);
@@ -80,7 +83,7 @@ PickleNode* storage_from_id(PickleMachine& machine, const PickleNode& id) {
   storage.untyped = type == "UntypedStorage";
   storage.dtype = storage.untyped ? find_dtype("uint8") : find_dtype_of_storage(type);
   if (storage.dtype == nullptr) machine.fail("a storage of the class " + items[1]->text().substr(0, 80));
-  machine.charge(items[2]->text().size() + items[3]->text().size());
+  machine.charge(kTensorCharge + items[2]->text().size() + items[3]->text().size());
   storage.storage = items[2]->text();
   storage.device = items[3]->text();
   storage.storage_elements = static_cast<uint64_t>(items[4]->integer());
@@ -113,7 +116,7 @@ PickleNode* call_rebuild_tensor_v3(PickleMachine& machine, const PickleItems& it
 PickleNode* call_rebuild_parameter(PickleMachine& machine, const PickleItems& items) {
   const TensorArguments arguments(machine, items, 3, 4);
   PickleTensor tensor = arguments.of_kind(0, PickleKind::kTensor).tensor();
-  machine.charge(tensor.sizes.size() * 2 + tensor.storage.size());
+  machine.charge(kTensorCharge + tensor.sizes.size() * 2 + tensor.storage.size());
   tensor.requires_grad = arguments.boolean(1);
   tensor.parameter = true;
   return machine.tree().tensor(std::move(tensor));

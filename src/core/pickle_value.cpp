@@ -18,6 +18,22 @@ const T& get_as(const PickleNode& node, const char* wanted) {
   throw PickleKindError("A pickled value is " + std::string(to_string(node.kind)) + " where " + wanted + " was expected.");
 }
 
+/// What lies behind a pointer; nothing there is an empty one.
+template <typename T>
+const T& behind(const PickleNode& node, const char* wanted) {
+  static const T kEmpty;
+  const auto& pointer = get_as<std::unique_ptr<T>>(node, wanted);
+  return pointer ? *pointer : kEmpty;
+}
+
+template <typename T>
+T& made_behind(PickleNode& node, const char* wanted) {
+  get_as<std::unique_ptr<T>>(node, wanted);
+  auto& pointer = std::get<std::unique_ptr<T>>(node.data);
+  if (!pointer) pointer = std::make_unique<T>();
+  return *pointer;
+}
+
 }  // namespace
 
 std::string_view to_string(PickleKind kind) { return kKindNames.at(static_cast<size_t>(kind)); }
@@ -27,9 +43,12 @@ int64_t PickleNode::integer() const { return get_as<int64_t>(*this, "an int"); }
 double PickleNode::number() const {
   return kind == PickleKind::kInt ? static_cast<double>(integer()) : get_as<double>(*this, "a number");
 }
-const std::string& PickleNode::text() const { return get_as<std::string>(*this, "text"); }
-const PickleItems& PickleNode::items() const { return get_as<PickleItems>(*this, "a list or a tuple"); }
-const PickleDict& PickleNode::dict() const { return get_as<PickleDict>(*this, "a dict"); }
+const std::string& PickleNode::text() const { return behind<std::string>(*this, "text"); }
+const PickleItems& PickleNode::items() const { return behind<PickleItems>(*this, "a list or a tuple"); }
+const PickleDict& PickleNode::dict() const { return behind<PickleDict>(*this, "a dict"); }
+PickleItems& PickleNode::own_items() { return made_behind<PickleItems>(*this, "a list or a tuple"); }
+PickleDict& PickleNode::own_dict() { return made_behind<PickleDict>(*this, "a dict"); }
+std::complex<double> PickleNode::complex() const { return behind<std::complex<double>>(*this, "a complex"); }
 const PickleTensor& PickleNode::tensor() const { return *get_as<std::unique_ptr<PickleTensor>>(*this, "a tensor"); }
 const PickleArray& PickleNode::array() const { return *get_as<std::unique_ptr<PickleArray>>(*this, "a numpy array"); }
 const PickleObject& PickleNode::object() const { return *get_as<std::unique_ptr<PickleObject>>(*this, "an object"); }
@@ -43,13 +62,17 @@ const PickleNode* PickleNode::find(std::string_view key) const {
 }
 
 PickleNode* PickleTree::make(PickleKind kind, PickleNode::Data data) {
-  return &nodes_.emplace_back(PickleNode{kind, std::move(data)});
+  return &nodes_.emplace_back(PickleNode{.kind = kind, .data = std::move(data)});
+}
+
+PickleNode* PickleTree::make(PickleKind kind, PickleItems items) {
+  return make(kind, items.empty() ? nullptr : std::make_unique<PickleItems>(std::move(items)));
 }
 
 PickleNode* PickleTree::dict(PicklePairs items, PickleKind kind) {
-  PickleDict dict;
-  dict.items = std::move(items);
-  return make(kind, std::move(dict));
+  PickleNode* node = make(kind, std::unique_ptr<PickleDict>());
+  if (!items.empty()) node->own_dict().items = std::move(items);
+  return node;
 }
 
 PickleNode* PickleTree::key(const std::string& text) {

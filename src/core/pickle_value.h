@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/dtype_facts.h"
+#include "core/pieces.h"
 
 /// The plain data of a pickle: what state dicts, optimizer states and random states are made of. No torch.
 namespace accelerate {
@@ -71,8 +72,8 @@ struct PickleTensor {
 };
 
 struct PickleNode;
-using PickleItems = std::vector<PickleNode*>;
-using PicklePairs = std::vector<std::pair<PickleNode*, PickleNode*>>;
+using PickleItems = Pieces<PickleNode*>;
+using PicklePairs = Pieces<std::pair<PickleNode*, PickleNode*>>;
 
 /// A numpy array or scalar, its bytes in the file's order.
 struct PickleArray {
@@ -86,7 +87,7 @@ struct PickleArray {
 struct PickleDict {
   PicklePairs items;
   PickleNode* attributes = nullptr;  // of an OrderedDict: state dicts carry `_metadata` there
-  std::string factory;               // of a defaultdict: "builtins.list"
+  PickleNode* factory = nullptr;     // of a defaultdict: its text is "builtins.list"
 };
 
 /// An instance of a class that a caller of the reader allowed by name.
@@ -96,16 +97,22 @@ struct PickleObject {
   PickleNode* state = nullptr;
 };
 
-/// One value. Values belong to a PickleTree and may be reached by several ways: equal addresses mean the same object.
+/// One value. Values belong to a PickleTree and may be reached by several ways: equal addresses mean the same object. A file may
+/// hold one for each of its bytes, so what is large, or mostly absent, lies behind a pointer (of empty containers: nullptr).
 struct PickleNode {
   using Data =
-      std::variant<std::monostate, bool, int64_t, double, std::complex<double>, std::string, PickleItems, PickleDict,
-                   std::unique_ptr<PickleTensor>, std::unique_ptr<PickleArray>, std::unique_ptr<PickleObject>, const DtypeFacts*>;
+      std::variant<std::monostate, bool, int64_t, double, std::unique_ptr<std::complex<double>>, std::unique_ptr<std::string>,
+                   std::unique_ptr<PickleItems>, std::unique_ptr<PickleDict>, std::unique_ptr<PickleTensor>,
+                   std::unique_ptr<PickleArray>, std::unique_ptr<PickleObject>, const DtypeFacts*>;
   PickleKind kind = PickleKind::kNone;
+  /// For whoever walks the tree once and must know where it was: see pickle_check.cpp.
+  uint32_t mark = 0;
   Data data;
 
   bool is(PickleKind other) const { return kind == other; }
-  bool is_dict() const { return std::holds_alternative<PickleDict>(data); }
+  bool is_dict() const { return std::holds_alternative<std::unique_ptr<PickleDict>>(data); }
+  /// Has it `items`?
+  bool is_row() const { return std::holds_alternative<std::unique_ptr<PickleItems>>(data); }
   /// Each throws PickleKindError, saying what was found, when the value is of another kind.
   bool boolean() const;
   int64_t integer() const;
@@ -120,6 +127,10 @@ struct PickleNode {
   const PickleArray& array() const;
   const PickleObject& object() const;
   const DtypeFacts& dtype() const;
+  std::complex<double> complex() const;
+  /// The same as items() and dict(), to be changed.
+  PickleItems& own_items();
+  PickleDict& own_dict();
   /// The value of a text key of any dict, or nullptr.
   const PickleNode* find(std::string_view key) const;
 };
@@ -131,6 +142,11 @@ class PickleTree {
   PickleNode* root = nullptr;
 
   PickleNode* make(PickleKind kind, PickleNode::Data data = {});
+  PickleNode* make(PickleKind kind, std::string text) { return make(kind, std::make_unique<std::string>(std::move(text))); }
+  PickleNode* make(PickleKind kind, PickleItems items);
+  PickleNode* complex(std::complex<double> value) {
+    return make(PickleKind::kComplex, std::make_unique<std::complex<double>>(value));
+  }
   PickleNode* none() { return make(PickleKind::kNone); }
   PickleNode* boolean(bool value) { return make(PickleKind::kBool, value); }
   PickleNode* integer(int64_t value) { return make(PickleKind::kInt, value); }

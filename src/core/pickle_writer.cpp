@@ -181,10 +181,11 @@ void PickleEmitter::emit_dict(const PickleNode& node, size_t depth) {
 }
 
 void PickleEmitter::emit_factory(const PickleDict& dict) {
-  if (dict.factory.empty()) return out_.begin_tuple(0);
-  const size_t dot = dict.factory.rfind('.');
-  const std::string module = dict.factory.substr(0, dot);
-  out_.global(module == "builtins" ? "__builtin__" : module, dict.factory.substr(dot + 1));
+  if (dict.factory == nullptr) return out_.begin_tuple(0);
+  const std::string& factory = dict.factory->text();
+  const size_t dot = factory.rfind('.');
+  const std::string module = factory.substr(0, dot);
+  out_.global(module == "builtins" ? "__builtin__" : module, factory.substr(dot + 1));
   out_.end_tuple(1);
   out_.memoize();
 }
@@ -233,7 +234,7 @@ void PickleEmitter::emit_device(const std::string& name) {
 /// A class or function and a few arguments.
 void PickleEmitter::emit_small_call(const PickleNode& node, size_t depth) {
   if (node.is(Kind::kComplex)) {
-    const auto value = std::get<std::complex<double>>(node.data);
+    const auto value = node.complex();
     out_.global("__builtin__", "complex");
     out_.real(value.real());
     out_.real(value.imag());

@@ -14,6 +14,7 @@ namespace {
 
 /// The limit of the reference implementation; also what keeps a damaged length from becoming a huge allocation.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
+constexpr size_t kMostDimensions = 1024;  // far more than any tensor can have
 
 struct Dtype {
   const char* name;
@@ -48,6 +49,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool number_unsigned(number_unsigned_t number) override {
     if (depth_ != 3 || !numbers_) unexpected("a number");
+    if (numbers_->size() == kMostDimensions) damaged(file_, "the list " + key_ + " of " + name_ + " is too long");
     numbers_->push_back(number);
     return true;
   }
@@ -224,7 +226,7 @@ std::string make_safetensors_header(std::vector<SafetensorsEntry> entries,
   std::string bytes(8, '\0');
   const uint64_t size = text.size();
   std::memcpy(bytes.data(), &size, sizeof(size));
-  header = {std::move(entries), metadata, 8 + text.size()};
+  header = {std::move(entries), {metadata.begin(), metadata.end()}, 8 + text.size()};
   return bytes + text;
 }
 

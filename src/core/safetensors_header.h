@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +21,7 @@ struct SafetensorsEntry {
 
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // in the order of their data
-  std::vector<std::pair<std::string, std::string>> metadata;
+  std::deque<std::pair<std::string, std::string>> metadata;
   /// Where the data starts in the file.
   uint64_t data_start = 0;
 };

@@ -26,9 +26,9 @@ class TensorCollector {
   void visit(const PickleNode& node) {
     if (node.is(PickleKind::kTensor)) {
       if (seen_.insert(&node).second) found.push_back(&node.tensor());
-    } else if (const auto* items = std::get_if<PickleItems>(&node.data)) {
+    } else if (node.is_row()) {
       if (!seen_.insert(&node).second) return;
-      for (const PickleNode* item : *items) visit(*item);
+      for (const PickleNode* item : node.items()) visit(*item);
     } else if (node.is_dict()) {
       if (!seen_.insert(&node).second) return;
       for (const auto& [key, value] : node.dict().items) visit(*value);

@@ -75,7 +75,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& file_;
   WeightIndex& index_;
-  std::vector<std::pair<std::string, std::string>> bare_;
+  std::deque<std::pair<std::string, std::string>> bare_;
   std::string section_, key_;
   int depth_ = 0;
   bool has_map_ = false;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,7 +14,7 @@ namespace accelerate {
 /// What `model.safetensors.index.json` and its like say.
 struct WeightIndex {
   /// Tensor and file, in the order of the text. Files lie beside the index: no other folder can be named.
-  std::vector<std::pair<std::string, std::string>> weight_map;
+  std::deque<std::pair<std::string, std::string>> weight_map;
   std::optional<uint64_t> total_size;
 
   /// The files, each once, in the order in which they are first named.

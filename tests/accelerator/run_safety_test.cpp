@@ -313,7 +313,8 @@ TEST_F(TogetherRunSafety, ALoadThatFailsAnywhereChangesNothing) {
     EXPECT_EQ(run.everything(), before) << part;
   };
   run.counter.refuses = rank() == world() - 1;
-  expect_failure("load_state: process " + std::to_string(world() - 1) + ": the counter refuses");
+  expect_failure("load_state: process " + std::to_string(world() - 1) + ": " + saved +
+                 "/custom_checkpoint_0.pkl does not fit this run: the counter refuses");
   run.counter.refuses = false;
   auto hook = run.accelerator.register_load_state_pre_hook([&](auto&&...) {
     if (rank() == 0) throw std::runtime_error("the hook is off");
@@ -355,6 +356,32 @@ TEST_F(TogetherRunSafety, ARunWithMoreOrOtherPartsThanTheSavedOneIsToldSoAndNotC
     SmallRun run(folder / "project", 4);
     expect_failure(run, "weight (float32[2, 3] given, float32[2, 4] in the module)");
   }
+}
+
+TEST_F(TogetherRunSafety, AStateThatDoesNotFitIsToldWithItsFileAndChangesNothing) {
+  CommonFolder folder(accelerator());
+  SmallRun run(folder / "project");
+  run.step();
+  const fs::path saved = run.accelerator.save_state();
+  run.step();
+  const std::string before = run.everything();
+  once([&] { fs::remove(saved / "accelerate_manifest.json"); });  // or the files would be known not to be those
+  // Each is a sound file, but of something else.
+  for (const auto& [name, other] : {std::pair<std::string, std::string>{"optimizer.bin", "custom_checkpoint_0.pkl"},
+                                    {"scheduler.bin", "custom_checkpoint_0.pkl"},
+                                    {"custom_checkpoint_0.pkl", "optimizer.bin"},
+                                    {"accelerate_state.bin", "custom_checkpoint_0.pkl"},
+                                    {"random_states_0.pkl", "optimizer.bin"}}) {
+    const std::string kept = content_of(saved / name), wrong = content_of(saved / other);
+    once([&, file = saved / name] { replace_content(file, wrong); });
+    const std::string error = error_of([&] { run.accelerator.load_state(saved); });
+    expect_in("load_state: process 0: ", error);
+    expect_in((saved / name).string(), error);
+    EXPECT_EQ(run.everything(), before) << name;
+    once([&, file = saved / name] { replace_content(file, kept); });
+  }
+  run.accelerator.load_state(saved);
+  EXPECT_EQ(run.counter.count, 1);
 }
 
 TEST_F(TogetherRunSafety, AProcessThatTheSavedRunDidNotHaveCountsItsAccumulationLikeTheOthers) {

@@ -54,6 +54,8 @@ DEFECTS = [
     ("training against a single process", "src/parallel/model.cpp", "if (is_trained(", "if (!SPOILED && is_trained("),
     ("gradient accumulation", "src/training/gradient_state.cpp", "if (options_.sync_with", "if (!SPOILED && options_.sync_with"),
     ("learning rate schedules", "src/training/accelerated_scheduler.cpp", "if (rule.split_batches)", "if (!SPOILED && rule.split_batches)"),
+    ("checkpoints", "src/accelerator/restore_run.cpp", "[&] { restore_random_states(*loaded.random); }",
+     "[&] { if (!SPOILED) restore_random_states(*loaded.random); }"),
 ]
 SWITCH = "ACCELERATE_SPOILED"
 # What the sources are built with: ours, and what LibTorch's package asks of those who use c10d.

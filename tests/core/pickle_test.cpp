@@ -332,9 +332,9 @@ TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
   accelerate::PickleArray array{"<f8", {1}, tree.bytes("12345678"), false, false};
   accelerate::PickleArray scalar{"|b1", {}, tree.bytes("\x01"), false, true};
   auto* dict = tree.dict({{tree.integer(-5), tree.none()}}, PickleKind::kDefaultDict);
-  std::get<accelerate::PickleDict>(dict->data).factory = "builtins.list";
+  dict->own_dict().factory = tree.text("builtins.list");
   auto* state = tree.dict({{tree.key("w"), plain}}, PickleKind::kOrderedDict);
-  std::get<accelerate::PickleDict>(state->data).attributes = tree.dict({{tree.key("_metadata"), tree.none()}});
+  state->own_dict().attributes = tree.dict({{tree.key("_metadata"), tree.none()}});
   tree.root = tree.list({shared,
                          shared,
                          plain,
@@ -348,7 +348,7 @@ TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
                          tree.bytes(""),
                          tree.make(PickleKind::kByteArray, std::string("\xf0")),
                          tree.make(PickleKind::kByteArray, std::string()),
-                         tree.make(PickleKind::kComplex, std::complex<double>(1, -2)),
+                         tree.complex({1, -2}),
                          tree.make(PickleKind::kDevice, std::string("cuda:1")),
                          tree.make(PickleKind::kDevice, std::string("cpu")),
                          tree.make(PickleKind::kSize, accelerate::PickleItems{tree.integer(4)}),
@@ -373,7 +373,7 @@ TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
   EXPECT_EQ(items[2]->tensor().strides, (std::vector<int64_t>{1, 2}));
   EXPECT_TRUE(items[3]->tensor().conjugated && items[3]->tensor().negative);
   EXPECT_EQ(items[3]->tensor().dtype->name, "float8_e5m2");
-  EXPECT_EQ(items[6]->dict().factory, "builtins.list");
+  EXPECT_EQ(items[6]->dict().factory->text(), "builtins.list");
   EXPECT_NE(items[7]->dict().attributes, nullptr);
   EXPECT_EQ(items[11]->text(), "\xf0");
   EXPECT_EQ(items[14]->text(), "cuda:1");
@@ -401,10 +401,10 @@ TEST(PickleWriter, ManyItemsComeBackInBatches) {
 TEST(PickleWriter, ACircleIsAnErrorOfTheProgram) {
   PickleTree tree;
   tree.root = tree.list();
-  std::get<accelerate::PickleItems>(tree.root->data).push_back(tree.root);
+  tree.root->own_items().push_back(tree.root);
   EXPECT_EQ(accelerate::write_pickle(*tree.root).size() > 0, true);  // a reference to itself, which a reader refuses
   tree.root = tree.tuple({nullptr});
-  std::get<accelerate::PickleItems>(tree.root->data)[0] = tree.root;
+  tree.root->own_items()[0] = tree.root;
   EXPECT_THROW(accelerate::write_pickle(*tree.root), accelerate::UsageError);
 }
 

@@ -3,9 +3,11 @@
 #include <ATen/core/TensorBody.h>
 #include <accelerate/data/sampler.h>
 
+#include <iterator>
 #include <list>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 
 /// Short ways to write down what samplers and loaders give.
 namespace collected {
@@ -22,6 +24,25 @@ inline std::list<int64_t> stream_up_to(int64_t n) {
   const auto numbers = up_to(n);
   return {numbers.begin(), numbers.end()};
 }
+
+/// Numbers without an end, or with an error for one.
+struct NumberStream {
+  struct Iterator {
+    using value_type = int64_t;
+    using difference_type = std::ptrdiff_t;
+    int64_t at = 0, breaks_at = -1;
+    int64_t operator*() const { return at; }
+    Iterator& operator++() {
+      if (++at == breaks_at) throw std::runtime_error("the file ends here");
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    bool operator==(std::default_sentinel_t) const { return false; }
+  };
+  int64_t breaks_at = -1;
+  Iterator begin() const { return {0, breaks_at}; }
+  std::default_sentinel_t end() const { return {}; }
+};
 
 inline std::vector<int64_t> numbers_of(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.to(at::kLong).cpu().contiguous().view(-1);

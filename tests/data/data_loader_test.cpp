@@ -25,6 +25,7 @@ using accelerate::UsageError;
 using collected::batches_of;
 using collected::Lists;
 using collected::numbers_of;
+using collected::NumberStream;
 using collected::samples_of;
 using collected::stream_up_to;
 using collected::up_to;
@@ -49,22 +50,6 @@ struct FailsAt {
     return static_cast<int64_t>(i);
   }
 };
-struct BreaksOff {
-  struct Iterator {
-    using value_type = int64_t;
-    using difference_type = std::ptrdiff_t;
-    int64_t at = 0;
-    int64_t operator*() const { return at; }
-    Iterator& operator++() {
-      if (++at == 5) throw std::runtime_error("the file ends here");
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return false; }
-  };
-  Iterator begin() const { return {}; }
-  std::default_sentinel_t end() const { return {}; }
-};
 /// Batches that end with an error after the first six, more than workers are ahead.
 struct BreakingBatches : accelerate::BatchSampler {
   accelerate::Source<accelerate::Indices> batches() override {
@@ -73,23 +58,6 @@ struct BreakingBatches : accelerate::BatchSampler {
       return accelerate::Indices{i++};
     };
   }
-};
-/// Endless numbers: only early ends end it.
-struct Endless {
-  struct Iterator {
-    using value_type = int64_t;
-    using difference_type = std::ptrdiff_t;
-    int64_t at = 0;
-    int64_t operator*() const { return at; }
-    Iterator& operator++() {
-      ++at;
-      return *this;
-    }
-    void operator++(int) { ++at; }
-    bool operator==(std::default_sentinel_t) const { return false; }
-  };
-  Iterator begin() const { return {}; }
-  std::default_sentinel_t end() const { return {}; }
 };
 
 /// Keeps whoever reads it waiting until it is let go.
@@ -179,8 +147,8 @@ TEST(DataLoader, SizesAreThoseOfPython) {
   EXPECT_EQ(DataLoader(stream_up_to(5), {.batch_size = 2}).size(), 3);
   EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2}).batch_size(), 2);
   EXPECT_EQ(DataLoader(up_to(5), {.batch_size = 2}).total_dataset_length(), 5);
-  EXPECT_THROW(DataLoader(Endless{}, {.batch_size = 2}).size(), UsageError);
-  EXPECT_THROW(DataLoader(Endless{}, {.batch_size = 2}).total_dataset_length(), UsageError);
+  EXPECT_THROW(DataLoader(NumberStream{}, {.batch_size = 2}).size(), UsageError);
+  EXPECT_THROW(DataLoader(NumberStream{}, {.batch_size = 2}).total_dataset_length(), UsageError);
 }
 
 TEST(DataLoader, OwnCollationDecidesTheType) {
@@ -278,9 +246,10 @@ TEST(DataLoader, AnExceptionComesWithTheSampleThatThrewIt) {
                 for (auto& batch : DataLoader(up_to(4), collate, options)) static_cast<void>(batch);
               }).find("boom (while collating samples 0, 1, 2, 3)"),
               std::string::npos);
-    EXPECT_NE(
-        loader_error([&] { batches_of(DataLoader(BreaksOff{}, options)); }).find("the file ends here (while reading the sample"),
-        std::string::npos);
+    EXPECT_NE(loader_error([&] {
+                batches_of(DataLoader(NumberStream{.breaks_at = 5}, options));
+              }).find("the file ends here (while reading the sample"),
+              std::string::npos);
   }
 }
 
@@ -312,7 +281,7 @@ TEST(DataLoader, LeavingALoopEarlyEndsItsWorkers) {
     }
     EXPECT_EQ(samples_of(loader), up_to(10));
   }
-  for (auto& batch : DataLoader(Endless{}, {.batch_size = 2, .num_workers = 2})) {
+  for (auto& batch : DataLoader(NumberStream{}, {.batch_size = 2, .num_workers = 2})) {
     if (batch[0].item<int64_t>() == 20) break;
   }
 }

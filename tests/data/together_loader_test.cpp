@@ -19,6 +19,7 @@ using accelerate::LoaderPreparation;
 using accelerate::UsageError;
 using collected::batches_of;
 using collected::numbers_of;
+using collected::NumberStream;
 using collected::stream_up_to;
 using collected::up_to;
 
@@ -44,23 +45,6 @@ struct TornBatches : accelerate::BatchSampler {
     };
   }
   int64_t good;
-};
-struct FailsOnTheMain {
-  std::list<int64_t> numbers;
-  struct Iterator {
-    using value_type = int64_t;
-    using difference_type = std::ptrdiff_t;
-    int64_t at = 0;
-    int64_t operator*() const { return at; }
-    Iterator& operator++() {
-      if (++at == 9) throw std::runtime_error("no more tape");
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    bool operator==(std::default_sentinel_t) const { return false; }
-  };
-  Iterator begin() const { return {}; }
-  std::default_sentinel_t end() const { return {}; }
 };
 
 }  // namespace
@@ -152,14 +136,14 @@ TEST_F(TogetherLoader, DispatchedBatchesKeepTheirType) {
 }
 
 TEST_F(TogetherLoader, AFailureOfTheReaderReachesEveryProcess) {
-  const auto loader = prepare_data_loader(DataLoader(FailsOnTheMain{}, {.batch_size = 1}), preparation());
+  const auto loader = prepare_data_loader(DataLoader(NumberStream{.breaks_at = 9}, {.batch_size = 1}), preparation());
   std::string text;
   try {
     for (auto& batch : loader) static_cast<void>(batch);
   } catch (const accelerate::Error& error) {
     text = error.what();
   }
-  EXPECT_NE(text.find("no more tape"), std::string::npos) << text;
+  EXPECT_NE(text.find("the file ends here"), std::string::npos) << text;
   state().wait_for_everyone();
 }
 

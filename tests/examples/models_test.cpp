@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "examples/models/generation.h"
 #include "examples/models/loading.h"

@@ -2,8 +2,9 @@
 #include <cstdint>
 
 #include "fuzz/format_inputs.h"
+#include "fuzz/modest_memory.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  accelerate::testing::try_zip_input({reinterpret_cast<const char*>(data), size});
+  accelerate::testing::with_modest_memory({reinterpret_cast<const char*>(data), size}, accelerate::testing::try_zip_input);
   return 0;
 }

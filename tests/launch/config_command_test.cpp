@@ -116,17 +116,17 @@ TEST_F(ConfigCommand, HelpNamesCommandsFlagsAndTheDefaultFile) {
 
 TEST_F(ConfigCommand, WhatCannotBeUnderstoodIsRefusedWithTheClosestName) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
-      {{"defalt"}, "'default'"},
-      {{"updated"}, "'update'"},
+      {{"defalt"}, "The closest is default"},
+      {{"updated"}, "The closest is update"},
       {{"--config_fiel", "x"}, "--config_file"},
       {{"update", "--mixed_precision", "no"}, "no flag --mixed_precision"},
       {{"--config_file"}, "needs a value"},
       {{"--config_file="}, "is empty"},
-      {{"default", "--mixed_precision", "int8"}, "no, fp16 or bf16"},
-      {{"default", "--mixed_precision", "fp8"}, "no, fp16 or bf16"},
-      {{"default", "extra"}, "one word too many"},
-      {{"update", "file.yaml"}, "--config_file"},
-      {{"-x"}, "no flag -x"},
+      {{"default", "--mixed_precision", "int8"}, "none of: no, fp16, bf16"},
+      {{"default", "--mixed_precision", "fp8"}, "none of: no, fp16, bf16"},
+      {{"default", "extra"}, "one argument too many"},
+      {{"update", "file.yaml"}, "one argument too many"},
+      {{"-x"}, "no flag --x"},
       {{"default", "--"}, "no flag --"},
   };
   for (const auto& [words, says] : wrong) {

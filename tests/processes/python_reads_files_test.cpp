@@ -39,7 +39,7 @@ TEST(PythonReads, EveryKindThatPlainDataHas) {
   details.parameter = details.requires_grad = true;
   auto* state = tree.dict({{tree.key("w"), parameter}, {tree.key("t"), make_tensor(tree, "0", "float32", 6, {3, 2}, {1, 3})}},
                           PickleKind::kOrderedDict);
-  std::get<PickleDict>(state->data).attributes = tree.dict({{tree.key("_metadata"), tree.dict({}, PickleKind::kOrderedDict)}});
+  state->own_dict().attributes = tree.dict({{tree.key("_metadata"), tree.dict({}, PickleKind::kOrderedDict)}});
   tree.root = tree.dict({{tree.key("state"), state},
                          {tree.key("float8"), make_tensor(tree, "1", "float8_e4m3fn", 2, {2}, {1})},
                          {tree.key("list"), tree.list({tree.none(), tree.boolean(true), tree.integer(-1), tree.integer(INT64_MIN),

@@ -12,11 +12,12 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
+
+#include "scene.h"
 
 namespace {
 
@@ -24,7 +25,7 @@ using accelerate::Accelerator;
 
 std::string folder;
 
-void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
+using accelerate::testing::say;
 
 int number_from(const char* variable, int fallback) {
   const char* text = std::getenv(variable);
@@ -391,31 +392,19 @@ void may_not_write() {
   say(heard(accelerator, [&] { accelerator.save_state(folder + "/open/saved"); }));
 }
 
-int run(const std::string& scene) {
-  static const std::map<std::string, void (*)()> kScenes = {
-      {"train", [] { train(false); }},
-      {"train_async", [] { train(true); }},
-      {"dies_in_save", dies_in_save},
-      {"dies_in_async_save", dies_in_async_save},
-      {"leaves_while_saving", leaves_while_saving},
-      {"throws_while_saving", throws_while_saving},
-      {"machines_of_their_own", machines_of_their_own},
-      {"every_instant_of_a_numbered_save", every_instant_of_a_numbered_save},
-      {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
-      {"every_instant_of_save_model", every_instant_of_save_model},
-      {"may_not_write", may_not_write}};
-  try {
-    kScenes.at(scene)();
-    return 0;
-  } catch (const std::exception& error) {
-    say(std::string("left by: ") + error.what());
-    return 3;
-  }
-}
-
 }  // namespace
 
 int main(int, char** argv) {
   folder = argv[2];
-  return run(argv[1]);
+  return accelerate::testing::run_scene(argv[1], {{"train", [] { train(false); }},
+                                                  {"train_async", [] { train(true); }},
+                                                  {"dies_in_save", dies_in_save},
+                                                  {"dies_in_async_save", dies_in_async_save},
+                                                  {"leaves_while_saving", leaves_while_saving},
+                                                  {"throws_while_saving", throws_while_saving},
+                                                  {"machines_of_their_own", machines_of_their_own},
+                                                  {"every_instant_of_a_numbered_save", every_instant_of_a_numbered_save},
+                                                  {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
+                                                  {"every_instant_of_save_model", every_instant_of_save_model},
+                                                  {"may_not_write", may_not_write}});
 }

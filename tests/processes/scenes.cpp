@@ -7,9 +7,10 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
 #include <map>
 #include <thread>
+
+#include "scene.h"
 
 namespace {
 
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 
 std::string folder;  // where ranks leave files for each other, outside of the group
 
-void say(const std::string& text) { std::cout << text + "\n" << std::flush; }
+using accelerate::testing::say;
 
 void leave_file(const std::string& name) { std::ofstream(folder + "/" + name) << "here"; }
 
@@ -288,43 +289,32 @@ void fails_once() {
   say("process " + std::to_string(accelerator.process_index()) + " of " + std::to_string(accelerator.num_processes()) + " met");
 }
 
-int run(const std::string& scene) {
-  static const std::map<std::string, void (*)()> kScenes = {{"killed_in_a_barrier", killed_in_a_barrier},
-                                                            {"returns_early", returns_early},
-                                                            {"throws_early", throws_early},
-                                                            {"other_shapes", other_shapes},
-                                                            {"other_calls", other_calls},
-                                                            {"skipped_call", skipped_call},
-                                                            {"late", late},
-                                                            {"stopped", stopped},
-                                                            {"host_is_killed", host_is_killed},
-                                                            {"steady", steady},
-                                                            {"survivors_stay", survivors_stay},
-                                                            {"killed_in_backward", killed_in_backward},
-                                                            {"killed_in_plain_backward", killed_in_plain_backward},
-                                                            {"slow_backward", slow_backward},
-                                                            {"slow_plain_backward", slow_plain_backward},
-                                                            {"killed_with_a_child", killed_with_a_child},
-                                                            {"late_to_an_open_scope", late_to_an_open_scope},
-                                                            {"copies_itself", copies_itself},
-                                                            {"fails_once", fails_once},
-                                                            {"disagree_in_debug_mode", disagree_in_debug_mode},
-                                                            {"late_while_loading", late_while_loading},
-                                                            {"late_while_reading_data", late_while_reading_data},
-                                                            {"late_while_workers_read_data", late_while_workers_read_data},
-                                                            {"killed_in_a_scope", killed_in_a_scope}};
-  try {
-    kScenes.at(scene)();
-    return 0;
-  } catch (const std::exception& error) {
-    say(std::string("left by: ") + error.what());
-    return 3;
-  }
-}
-
 }  // namespace
 
 int main(int, char** argv) {
   folder = argv[2];
-  return run(argv[1]);
+  return accelerate::testing::run_scene(argv[1], {{"killed_in_a_barrier", killed_in_a_barrier},
+                                                  {"returns_early", returns_early},
+                                                  {"throws_early", throws_early},
+                                                  {"other_shapes", other_shapes},
+                                                  {"other_calls", other_calls},
+                                                  {"skipped_call", skipped_call},
+                                                  {"late", late},
+                                                  {"stopped", stopped},
+                                                  {"host_is_killed", host_is_killed},
+                                                  {"steady", steady},
+                                                  {"survivors_stay", survivors_stay},
+                                                  {"killed_in_backward", killed_in_backward},
+                                                  {"killed_in_plain_backward", killed_in_plain_backward},
+                                                  {"slow_backward", slow_backward},
+                                                  {"slow_plain_backward", slow_plain_backward},
+                                                  {"killed_with_a_child", killed_with_a_child},
+                                                  {"late_to_an_open_scope", late_to_an_open_scope},
+                                                  {"copies_itself", copies_itself},
+                                                  {"fails_once", fails_once},
+                                                  {"disagree_in_debug_mode", disagree_in_debug_mode},
+                                                  {"late_while_loading", late_while_loading},
+                                                  {"late_while_reading_data", late_while_reading_data},
+                                                  {"late_while_workers_read_data", late_while_workers_read_data},
+                                                  {"killed_in_a_scope", killed_in_a_scope}});
 }

@@ -25,7 +25,8 @@ TEST(SelfTest, SucceedsOnOneTwoAndThreeProcesses) {
     const auto result = test_command(processes);
     EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
     EXPECT_NE(result.output.find("Num processes: " + std::to_string(processes) + "\n"), std::string::npos) << result.output;
-    for (const char* name : {"gather", "sharded data", "training against a single process", "learning rate schedules"}) {
+    for (const char* name :
+         {"gather", "sharded data", "training against a single process", "learning rate schedules", "checkpoints"}) {
       EXPECT_NE(result.output.find(std::string("checking ") + name + " ... ok\n"), std::string::npos) << name;
     }
     EXPECT_TRUE(result.output.ends_with(kReady)) << result.output;

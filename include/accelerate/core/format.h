@@ -21,17 +21,29 @@ template <typename T>
 concept Integer = std::integral<T> && sizeof(T) <= sizeof(int64_t) && !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> &&
                   !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
 
+/// A `to_string` beside the type itself is meant, not whichever of ours a value happens to convert to.
+namespace beside {
+
+void to_string() = delete;
+
 template <typename T>
 concept HasToString = requires(const T& value) {
   { to_string(value) } -> Text;
 };
+
+template <HasToString T>
+std::string name_of(const T& value) {
+  return std::string(to_string(value));
+}
+
+}  // namespace beside
 
 }  // namespace detail
 
 /// What `format`, `print` and the loggers take: bool, char, integers, floating point, text, paths, and enumerations or
 /// classes with a `to_string` found beside them.
 template <typename T>
-concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::HasToString<T>;
+concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T>;
 
 /// One value on its way into a text. Keeps a copy, so it may outlive what it was made from.
 class FormatArgument {
@@ -64,7 +76,7 @@ class FormatArgument {
     } else if constexpr (std::convertible_to<const T&, std::string>) {
       return static_cast<std::string>(value);
     } else {
-      return std::string(to_string(value));
+      return detail::beside::name_of(value);
     }
   }
 

@@ -49,7 +49,7 @@ TEST(PythonReads, EveryKindThatPlainDataHas) {
                          {tree.integer(7), tree.tuple({tree.make(PickleKind::kSize, PickleItems{tree.integer(2)}),
                                                        tree.make(PickleKind::kDevice, std::string("cuda:1")),
                                                        tree.make(PickleKind::kDtype, find_dtype("float16")),
-                                                       tree.make(PickleKind::kComplex, std::complex<double>(1, 2))})},
+                                                       tree.complex({1, 2})})},
                          {tree.key("counter"), tree.dict({{tree.text("a"), tree.integer(2)}}, PickleKind::kCounter)},
                          {tree.key("array"), tree.make(PickleKind::kByteArray, std::string("xy"))},
                          {tree.key("set"), tree.make(PickleKind::kSet, PickleItems{tree.integer(3)})}});

@@ -39,7 +39,7 @@ int main(int, char** argv) {
   const int64_t width = std::stoll(argv[2]), depth = std::stoll(argv[3]);
   const std::string mode = argv[4];
   const c10::InferenceMode inference;
-  const auto input = torch::full({16, width}, 0.01, torch::kBFloat16);
+  const auto input = torch::full({1, width}, 0.01, torch::kBFloat16);
   const auto tower = [&] {
     const accelerate::InitEmptyWeights empty;
     return Tower(width, depth);

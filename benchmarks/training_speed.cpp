@@ -158,7 +158,7 @@ double read_batches(accelerate::Accelerator& accelerator, int64_t steps, int64_t
   static std::map<int64_t, accelerate::DataLoader<accelerate::Example>> loaders;
   if (!loaders.contains(workers)) {
     accelerate::DataLoader data(accelerate::TensorDataset(torch::randn({100000, 32}), torch::randint(0, 10, {100000}, torch::kLong)),
-                                {.batch_size = 64, .shuffle = true, .num_workers = workers});
+                                {.batch_size = 64, .shuffle = true, .num_workers = static_cast<int>(workers)});
     loaders.emplace(workers, accelerator.prepare(data));
   }
   auto& loader = loaders.at(workers);

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "distributed/tensor_text.h"
-#include "residency/host_memory.h"
 #include "residency/init_log.h"
 #include "residency/interception.h"
+#include "residency/mapped_tensor.h"
 
 namespace accelerate::detail {
 namespace {
@@ -105,6 +105,10 @@ bool Dispatcher::converts(const Weight& weight) const {
   return !weight.group->is_one_tensor() || !weight.stored || !weight.stored->in_place || weight.stored->dtype != weight.dtype;
 }
 
+bool Dispatcher::may_map(const StoredTensor& stored) const {
+  return options_.mmap && stored.offset % c10::elementSize(stored.dtype) == 0;
+}
+
 at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
@@ -119,7 +123,7 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
 
 at::Tensor Dispatcher::storage_of(const Weight& weight) const {
   const WeightGroup& group = *weight.group;
-  at::Tensor bytes = residency::fresh_tensor(static_cast<int64_t>(group.storage_bytes()), at::kByte);
+  at::Tensor bytes = at::empty({static_cast<int64_t>(group.storage_bytes())}, at::kByte);
   bytes.zero_();
   for (const auto& each : group.weights) {
     const WeightGroup alone{.weights = {each}, .unit = group.unit};
@@ -135,8 +139,10 @@ void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
   if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::has_key(tensor)) return;
   if (!weight.group->is_one_tensor()) {
     weight.resident = storage_of(weight).to(device);
+  } else if (!converts(weight) && device.is_cpu() && may_map(*weight.stored)) {
+    weight.resident = residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype);
   } else if (!converts(weight) && device.is_cpu()) {
-    weight.resident = residency::fresh_tensor(tensor.sizes(), weight.dtype);
+    weight.resident = at::empty(tensor.sizes(), weight.dtype);
     loads_.push_back({home_at(*weight.stored), weight.resident.mutable_data_ptr()});
   } else {
     weight.resident = value_of(weight).to(device);
@@ -171,7 +177,7 @@ void Dispatcher::prepare_offloaded(Weight& weight) {
     written = writer(group.name()).write(group.name(), value_of(weight));
     place = &written;
   }
-  if (options_.mmap && main_device_.is_cpu() && place->offset % c10::elementSize(place->dtype) == 0) {
+  if (main_device_.is_cpu() && may_map(*place)) {
     weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
   } else {
     weight.home = place == &written ? residency::home_of_file(place->file, place->bytes()) : home_at(*place);

@@ -56,7 +56,9 @@ class Dispatcher {
   void report(const CheckpointRules& rules, const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
               const std::vector<std::string>& misshapen) const;
   Place place_of(const WeightGroup& group) const;
+  /// Whether the checkpoint does not have it as it is needed.
   bool converts(const Weight& weight) const;
+  bool may_map(const StoredTensor& stored) const;
   /// All elements of a group on the CPU as they will be.
   at::Tensor value_of(const Weight& weight) const;
   at::Tensor storage_of(const Weight& weight) const;

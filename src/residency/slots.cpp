@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "residency/host_memory.h"
-
 namespace accelerate::residency {
 size_t Slots::reusable(uint64_t bytes) const {
   size_t best = free_.size();
@@ -28,8 +26,7 @@ at::Tensor Slots::take(uint64_t bytes) {
       held_ -= free_.back().nbytes();
       free_.pop_back();
     }
-    slot = device_.is_cpu() ? fresh_tensor(static_cast<int64_t>(bytes), at::kByte)
-                            : at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
+    slot = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
     held_ += bytes;
   }
   used_ += slot.nbytes();

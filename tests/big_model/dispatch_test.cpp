@@ -75,6 +75,7 @@ void expect_same_answers(bool tied) {
       {.device_map = "disk"},
       {.device_map = "disk", .offload_buffers = true},
       {.device_map = "disk", .mmap = true},
+      {.device_map = "cpu", .mmap = true},
       {.device_map = "disk", .offload_budget = 1},
       {.device_map = "disk", .preload_module_classes = {"Block"}},
       {.device_map = {{"embedding", "disk"}, {"blocks", "cpu"}, {"head", "disk"}, {"scale", "cpu"}, {"temperature", "disk"}}},

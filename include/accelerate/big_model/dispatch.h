@@ -31,8 +31,9 @@ struct DispatchOptions {
   /// The memory on the main device that offloaded weights take turns in. By default what `max_memory` leaves there, else three
   /// times the largest layer.
   std::optional<ByteSize> offload_budget = {};
-  /// On a CPU: weights on disk are pages of their files, mapped into memory. Fast when the files are cached; but such pages count
-  /// towards no limit, and a disk that fails ends the process.
+  /// On a CPU: weights that a file has as they are needed are pages of it, mapped into memory: loaded at once, and fast while the
+  /// system has the file cached. But such pages count towards no limit, a disk that fails ends the process, and a file that
+  /// somebody overwrites in place changes the weights.
   bool mmap = false;
 };
 

@@ -25,6 +25,7 @@ struct LoadCheckpointOptions {
   bool strict = false;
   /// The name in the model of a tensor of the checkpoint, for layers that were renamed.
   std::function<std::string(const std::string&)> key_mapping = {};
+  /// As in DispatchOptions.
   std::optional<c10::Device> main_device = {};
   std::optional<ByteSize> offload_budget = {};
   bool mmap = false;

@@ -1,4 +1,4 @@
-#include "residency/host_memory.h"
+#include "residency/mapped_tensor.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
@@ -13,20 +13,10 @@
 
 namespace accelerate::residency {
 
-at::Tensor fresh_tensor(at::IntArrayRef shape, at::ScalarType dtype) {
-  at::Tensor tensor = at::empty(shape, at::TensorOptions().dtype(dtype).device(at::kCPU));
-  // Pages of 2 MiB where the system has them: one page fault instead of 512.
-  constexpr uintptr_t kPage = uintptr_t{2} << 20;
-  const auto start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
-  const uintptr_t begin = (start + kPage - 1) & ~(kPage - 1), end = (start + tensor.nbytes()) & ~(kPage - 1);
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  return tensor;
-}
-
 at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayRef shape, at::ScalarType dtype) {
   uint64_t bytes = c10::elementSize(dtype);
   for (const int64_t size : shape) bytes *= static_cast<uint64_t>(size);
-  if (bytes == 0) return fresh_tensor(shape, dtype);
+  if (bytes == 0) return at::empty(shape, at::TensorOptions().dtype(dtype));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t begin = offset / page * page, length = offset + bytes - begin;
   const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);

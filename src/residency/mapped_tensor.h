@@ -8,9 +8,6 @@
 
 namespace accelerate::residency {
 
-/// An uninitialised tensor on the CPU in memory that is quick to fill for the first time.
-at::Tensor fresh_tensor(at::IntArrayRef shape, at::ScalarType dtype);
-
 /// A tensor that is a part of a file, mapped into memory: pages are read when they are used, and a change stays in memory.
 /// CheckpointError when it cannot be mapped.
 at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayRef shape, at::ScalarType dtype);

@@ -5,23 +5,30 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <set>
+
 #include "big_model/dispatcher.h"
 #include "residency/empty_scope.h"
 
 namespace accelerate::detail {
 namespace {
 
-/// Weights that are computed with elsewhere than where they live come with an engine of their own for each kind of device.
+/// What there is an engine for.
 void check_devices(const DeviceMap& map, const std::optional<c10::Device>& main_device) {
-  bool offloads = false, accelerates = main_device && !main_device->is_cpu();
+  std::set<Place> accelerators;
+  bool offloads = false;
+  if (main_device && !main_device->is_cpu()) accelerators.insert(*main_device);
   for (const auto& [name, place] : map) {
-    offloads |= place.is_disk() || place.is_cpu();
-    accelerates |= !place.is_disk() && !place.is_cpu();
+    if (place.is_disk() || place.is_cpu()) {
+      offloads = true;
+    } else {
+      accelerators.insert(place);
+    }
   }
-  if (offloads && accelerates) {
+  if (accelerators.size() > 1 || (offloads && !accelerators.empty())) {
     throw UsageError(
-        "Weights cannot be offloaded from an accelerator yet: give a map that has the CPU and the disk alone, or "
-        "accelerators alone.");
+        "Weights cannot be offloaded from an accelerator yet, nor spread over several: give a map that has the CPU and the disk "
+        "alone, or one accelerator.");
   }
 }
 

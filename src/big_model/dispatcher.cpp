@@ -66,7 +66,10 @@ Place Dispatcher::place_of(const WeightGroup& group) const {
 
 void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
   stored_ = list_stored_tensors(rules.path);
-  for (const auto& tensor : stored_) by_name_[rules.new_name ? rules.new_name(tensor.name) : tensor.name] = &tensor;
+  for (const auto& tensor : stored_) {
+    const std::string name = rules.new_name ? rules.new_name(tensor.name) : tensor.name;
+    if (!name.empty()) by_name_[name] = &tensor;
+  }
   auto unexpected = by_name_;
   std::vector<std::string> missing, misshapen;
   for (auto& weight : weights_) {

@@ -57,6 +57,12 @@ TEST(DispatchErrors, AMapThatNamesNoModuleOfTheModelSaysWhich) {
   expect_words({"haed"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"haed", "disk"}}}));
 }
 
+TEST(DispatchErrors, WhatThereIsNoEngineForIsRefused) {
+  const Saved saved;
+  expect_words({"accelerator"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"head", 0}}}));
+  expect_words({"accelerator"}, refusal(saved.checkpoint(), {.device_map = {{"", 1}, {"head", 0}}}));
+}
+
 TEST(DispatchErrors, ACheckpointThatIsNotThere) {
   const Saved saved;
   expect_words({"nowhere"}, refusal(saved.folder / "nowhere", {.device_map = "disk"}));

@@ -243,7 +243,8 @@ TEST(OffloadedWeights, CanBeSavedAgain) {
   for (const bool safe : {true, false}) {
     accelerate::save_weights(accelerate::state_dict(*disk.tower), saved.folder / "again", {.safe_serialization = safe});
     const auto again = accelerate::load_weights(saved.folder / "again");
-    for (const auto& [name, tensor] : accelerate::state_dict(*saved.tower)) EXPECT_TRUE(torch::equal(again.at(name), tensor)) << name;
+    for (const auto& [name, tensor] : accelerate::state_dict(*saved.tower))
+      EXPECT_TRUE(torch::equal(again.at(name), tensor)) << name;
   }
 }
 

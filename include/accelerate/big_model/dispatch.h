@@ -75,8 +75,8 @@ auto module_of(const H& holder) {
 
 }  // namespace detail
 
-/// A model whose weights lie where its device map says. Calls go to the module's `forward`; its inputs come to the main device,
-/// and its outputs go where the inputs were. The module stays usable by itself, also when this is gone.
+/// A model whose weights lie where its device map says. Calls go to the module's `forward`, with inputs that are on the main
+/// device. The module stays usable by itself, also when this is gone.
 template <detail::DispatchableModule M>
 class DispatchedModel {
  public:

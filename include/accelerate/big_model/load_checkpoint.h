@@ -23,7 +23,7 @@ struct LoadCheckpointOptions {
   /// Names that only the model or only the checkpoint has are errors. Otherwise the former get the values that the constructor
   /// would have given them, and the latter are passed over.
   bool strict = false;
-  /// The name in the model of a tensor of the checkpoint, for layers that were renamed.
+  /// The name in the model of a tensor of the checkpoint, for layers that were renamed; an empty one leaves it out.
   std::function<std::string(const std::string&)> key_mapping = {};
   /// As in DispatchOptions.
   std::optional<c10::Device> main_device = {};

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "big_model/dispatcher.h"
+#include "core/hub_cache.h"
 #include "residency/empty_scope.h"
 
 namespace accelerate::detail {
@@ -77,8 +78,10 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
                                          .offload_budget = options.offload_budget,
                                          .mmap = options.mmap};
   Dispatcher dispatcher(*module, map, dispatch_options);
-  dispatcher.take_checkpoint(
-      {.path = checkpoint, .strict = options.strict, .dtype = options.dtype, .new_name = options.key_mapping});
+  dispatcher.take_checkpoint({.path = find_model(checkpoint).string(),
+                              .strict = options.strict,
+                              .dtype = options.dtype,
+                              .new_name = options.key_mapping});
   std::optional<uint64_t> limit;
   if (const ByteSize* given = options.max_memory.find(Place(dispatcher.main_device())))
     limit = static_cast<uint64_t>(given->bytes());

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "core/in_parallel.h"
+#include "distributed/plain_tensor.h"
 
 namespace accelerate {
 namespace {
@@ -21,7 +22,7 @@ constexpr uint64_t kTorchAlignment = 64;
 
 bool is_plain_memory(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_conj() &&
-         !tensor.is_neg() && tensor.is_non_overlapping_and_dense();
+         !tensor.is_neg() && tensor.is_non_overlapping_and_dense() && !is_offloaded(tensor);
 }
 
 }  // namespace

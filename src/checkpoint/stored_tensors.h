@@ -21,9 +21,8 @@ struct StoredTensor {
   uint64_t bytes() const;
 };
 
-/// The files of a checkpoint: of a file itself, of an index (*.json) those that it names, of a folder either of both. `path` may
-/// also be the name of a model ("organisation/name") that lies in the local cache of the hub. CheckpointError names what is
-/// missing.
+/// The files of a checkpoint: of a file itself, of an index (*.json) those that it names, of a folder either of both.
+/// CheckpointError names what is missing.
 struct WeightFileList {
   std::vector<std::string> files = {};
   /// What the index says, or "" when there is none; which file of `files` must have which tensor.

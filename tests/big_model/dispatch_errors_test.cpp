@@ -176,6 +176,23 @@ TEST(LoadCheckpoint, WithoutAMapLoadsWhereTheModelIs) {
   EXPECT_TRUE(torch::equal(real->forward(saved.tokens), saved.answer));
 }
 
+TEST(LoadCheckpoint, AModelOfTheHubIsFoundWhereItWasDownloaded) {
+  const Saved saved;
+  const fs::path model = saved.folder / "hub" / "models--org--tower";
+  fs::create_directories(model / "snapshots");
+  fs::create_directories(model / "refs");
+  std::ofstream(model / "refs" / "main") << "abc";
+  fs::rename(saved.checkpoint(), model / "snapshots" / "abc");
+  ::setenv("HF_HUB_CACHE", (saved.folder / "hub").c_str(), 1);
+  Tower tower = empty_tower();
+  accelerate::load_checkpoint_in_model(tower, "org/tower", {.device_map = "disk"});
+  const std::string unknown = refusal("org/steeple", {.device_map = "disk"});
+  ::unsetenv("HF_HUB_CACHE");
+  const torch::NoGradGuard no_grad;
+  EXPECT_TRUE(torch::equal(tower->forward(saved.tokens), saved.answer));
+  expect_words({"org/steeple", "hf download"}, unknown);
+}
+
 /// Two parameters that are views of one memory, and one that lies in another order.
 struct ViewsImpl : torch::nn::Module {
   ViewsImpl() {

@@ -37,8 +37,9 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
 }
 
 /// Loads weights into a model that may be empty (`InitEmptyWeights`), each to where it belongs. `checkpoint` is a file, an index
-/// of shards, or a folder with either. Weights on disk are used where the checkpoint has them, so that nothing is copied.
-/// CheckpointError or UsageError names what is missing, does not fit or cannot be read; then nothing was changed.
+/// of shards, a folder with either, or the name of a model ("organisation/name") that was downloaded from the hub. Weights on
+/// disk are used where the checkpoint has them, so that nothing is copied. CheckpointError or UsageError names what is missing,
+/// does not fit or cannot be read; then nothing was changed.
 template <class H>
 void load_checkpoint_in_model(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
   detail::load_and_dispatch(detail::module_of(model), checkpoint, options);

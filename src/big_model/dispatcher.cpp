@@ -126,6 +126,12 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
 
 at::Tensor Dispatcher::storage_of(const Weight& weight) const {
   const WeightGroup& group = *weight.group;
+  if (weight.dtype != group.tensor().scalar_type()) {
+    throw UsageError(
+        fmt::format("{} cannot be converted to another dtype: it is a view of memory that it does not fill in order. "
+                    "Leave dtype out, or make it contiguous.",
+                    group.name()));
+  }
   at::Tensor bytes = at::empty({static_cast<int64_t>(group.storage_bytes())}, at::kByte);
   bytes.zero_();
   for (const auto& each : group.weights) {

@@ -223,6 +223,11 @@ TEST(LoadCheckpoint, ViewsOfOneMemoryStayViewsOfOneMemory) {
     EXPECT_TRUE(torch::equal(views->forward(x), saved->forward(x))) << place;
     EXPECT_EQ(views->upper.storage().unsafeGetStorageImpl(), views->lower.storage().unsafeGetStorageImpl());
   }
+  Views views;
+  EXPECT_THROW(
+      accelerate::load_checkpoint_in_model(views, folder / "views.safetensors", {.device_map = "cpu", .dtype = torch::kBFloat16}),
+      accelerate::UsageError)
+      << "not quietly in the dtype that it had";
 }
 
 TEST(DispatchModel, OfARealModelGivesTheSameFromDiskAndComesBack) {

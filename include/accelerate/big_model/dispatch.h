@@ -103,9 +103,9 @@ class DispatchedModel {
   std::shared_ptr<detail::DispatchCore> core_;
 };
 
-/// Puts the weights of a model where `device_map` says. Those on disk are written to `offload_dir`, or, when that folder has them
-/// already, read from there. UsageError when the map leaves a weight without a place or names what the model lacks, when a weight
-/// goes to disk and there is no folder, or one has no bytes; then nothing was changed.
+/// Puts the weights of a model where `device_map` says. Those on disk are written to `offload_dir`. UsageError when the map
+/// leaves a weight without a place or names what the model lacks, when a weight goes to disk and there is no folder, or one has
+/// no bytes; then nothing was changed.
 template <class H>
 auto dispatch_model(const H& model, const DeviceMap& device_map, const DispatchOptions& options = {}) {
   auto module = detail::module_of(model);

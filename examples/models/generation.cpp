@@ -35,6 +35,17 @@ at::Tensor choose(const at::Tensor& logits, const GenerationOptions& options, co
   return sampling_probabilities(logits.to(at::kCPU), options).multinomial(1, false, generator).to(logits.device());
 }
 
+/// cuDNN plans attention anew for every length that it meets, which takes a tenth of a second for each token; other kernels of
+/// torch are as fast and need no plan.
+class WithoutCudnnAttention {
+ public:
+  WithoutCudnnAttention() { at::globalContext().setSDPUseCuDNN(false); }
+  ~WithoutCudnnAttention() { at::globalContext().setSDPUseCuDNN(before_); }
+
+ private:
+  bool before_ = at::globalContext().userEnabledCuDNNSDP();
+};
+
 }  // namespace
 
 at::Tensor sampling_probabilities(const at::Tensor& logits, const GenerationOptions& options) {
@@ -72,6 +83,7 @@ at::Tensor generate(CausalLM& model, const at::Tensor& ids, const GenerationOpti
 at::Tensor generate(const NextTokenLogits& model, const at::Tensor& ids, const GenerationOptions& options) {
   check_generation(ids, options);
   const at::NoGradGuard no_grad;
+  const WithoutCudnnAttention any_length;
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(options.seed);
   KeyValueCache cache(ids.size(1) + options.max_new_tokens);
   auto text = ids, given = ids;

@@ -2,9 +2,11 @@
 #include <accelerate/big_model/dispatch.h>
 #include <accelerate/big_model/load_checkpoint.h>
 #include <accelerate/core/error.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <set>
 
 #include "big_model/dispatcher.h"
@@ -14,22 +16,27 @@
 namespace accelerate::detail {
 namespace {
 
+/// A device that is not there is told before anything else happens.
+void check_device(const c10::Device& device) {
+  if (device.is_cpu() || device.is_meta()) return;
+  const auto* guard = c10::impl::hasDeviceGuardImpl(device.type()) ? c10::impl::getDeviceGuardImpl(device.type()) : nullptr;
+  const int count = guard ? guard->deviceCount() : 0;
+  if (std::max<int>(device.index(), 0) < count) return;
+  throw UsageError(fmt::format("The device map needs {}, and there {} {} here.", device.str(),
+                               count == 1 ? "is one" : fmt::format("are {}", count),
+                               c10::DeviceTypeName(device.type(), true) + (count == 1 ? " device" : " devices")));
+}
+
 /// What there is an engine for.
 void check_devices(const DeviceMap& map, const std::optional<c10::Device>& main_device) {
-  std::set<Place> accelerators;
-  bool offloads = false;
-  if (main_device && !main_device->is_cpu()) accelerators.insert(*main_device);
+  std::set<Place> computing;
+  if (main_device) computing.insert(*main_device);
   for (const auto& [name, place] : map) {
-    if (place.is_disk() || place.is_cpu()) {
-      offloads = true;
-    } else {
-      accelerators.insert(place);
-    }
+    if (!place.is_disk() && !place.is_cpu()) computing.insert(place);
   }
-  if (accelerators.size() > 1 || (offloads && !accelerators.empty())) {
-    throw UsageError(
-        "Weights cannot be offloaded from an accelerator yet, nor spread over several: give a map that has the CPU and the disk "
-        "alone, or one accelerator.");
+  for (const auto& place : computing) check_device(place.device());
+  if (computing.size() > 1) {
+    throw UsageError("Weights cannot be spread over several devices that compute yet: give a map that has one of them.");
   }
 }
 

@@ -54,14 +54,14 @@ Dispatcher::Dispatcher(const torch::nn::Module& module, DeviceMap map, const Dis
     : module_(module),
       map_(std::move(map)),
       options_(options),
-      main_device_(options.main_device.value_or(main_device_of(map_))),
+      main_device_(Place(options.main_device.value_or(main_device_of(map_))).device()),
       groups_(weight_groups(module, options.preload_module_classes)) {
   for (const auto& group : groups_) weights_.push_back({.group = &group, .dtype = group.tensor().scalar_type()});
 }
 
 Place Dispatcher::place_of(const WeightGroup& group) const {
   const Place place = map_.place_of(group.name()).value_or(Place(main_device_));
-  return place.is_disk() && group.is_buffer() && !options_.offload_buffers ? Place(main_device_) : place;
+  return is_offloaded(place) && group.is_buffer() && !options_.offload_buffers ? Place(main_device_) : place;
 }
 
 void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
@@ -116,7 +116,7 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
   // A copy where it is offloaded already: its bytes may go again.
-  if (!tensor.is_meta()) return residency::has_key(tensor) ? tensor.clone().to(weight.dtype) : tensor.detach().to(weight.dtype);
+  if (!tensor.is_meta()) return (residency::has_key(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
   if (const auto log = residency::InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
   throw CheckpointError(
       fmt::format("The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under "
@@ -150,9 +150,9 @@ void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
     weight.resident = storage_of(weight).to(device);
   } else if (!converts(weight) && device.is_cpu() && may_map(*weight.stored)) {
     weight.resident = residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype);
-  } else if (!converts(weight) && device.is_cpu()) {
-    weight.resident = at::empty(tensor.sizes(), weight.dtype);
-    loads_.push_back({home_at(*weight.stored), weight.resident.mutable_data_ptr()});
+  } else if (!converts(weight)) {
+    weight.resident = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
+    loads_[device].push_back({home_at(*weight.stored), residency::bytes_of(weight.resident)});
   } else {
     weight.resident = value_of(weight).to(device);
   }
@@ -175,7 +175,26 @@ OffloadWriter& Dispatcher::writer(const std::string& weight) {
   return *writer_;
 }
 
-void Dispatcher::prepare_offloaded(Weight& weight) {
+void Dispatcher::prepare_on_host(Weight& weight) {
+  const WeightGroup& group = *weight.group;
+  const at::Tensor& tensor = group.tensor();
+  if (!group.is_one_tensor() || converts(weight)) {
+    at::Tensor value = group.is_one_tensor() ? value_of(weight).contiguous() : storage_of(weight);
+    // What the model has in memory already stays where it lies; only what was made for it is pinned.
+    if (value.storage().unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl()) {
+      const at::Tensor pinned = pinned_.take(value.nbytes());
+      pinned.copy_(residency::bytes_of(value));
+      value = pinned;
+    }
+    weight.home = residency::home_in_memory(residency::bytes_of(value));
+    return;
+  }
+  const at::Tensor bytes = pinned_.take(weight.stored->bytes());
+  loads_[Place(c10::kCPU)].push_back({home_at(*weight.stored), bytes});
+  weight.home = residency::home_in_memory(bytes);
+}
+
+void Dispatcher::prepare_on_disk(Weight& weight) {
   const WeightGroup& group = *weight.group;
   StoredTensor written;
   const StoredTensor* place = weight.stored;
@@ -193,12 +212,20 @@ void Dispatcher::prepare_offloaded(Weight& weight) {
   }
 }
 
-void Dispatcher::read_resident() {
-  if (loads_.empty()) return;
-  const auto transfer = std::make_shared<residency::Transfer>(std::move(loads_));
-  residency::Carriers carriers(reading_threads() - 1);
-  carriers.carry(transfer, true);
-  transfer->finish();
+void Dispatcher::read_all() {
+  for (auto& [place, loads] : loads_) {
+    const c10::Device device = place.device();
+    std::optional<residency::CopyLane> lane;
+    if (!device.is_cpu()) {
+      lane.emplace(device, reading_threads());
+      lane->wait(residency::current_stream(device));  // which may still use the memory that was given to us
+    }
+    const auto transfer = std::make_shared<residency::Transfer>(std::move(loads), lane ? &*lane : nullptr);
+    residency::Carriers carriers(reading_threads() - 1);
+    carriers.carry(transfer, true);
+    transfer->finish();
+    if (lane) lane->synchronize();
+  }
 }
 
 void Dispatcher::commit(const Weight& weight, const at::Tensor& elements) {
@@ -227,7 +254,7 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(std::optional<uint64_t>
   if (units.empty()) return nullptr;
   for (const auto& [name, weights] : units) {
     uint64_t bytes = 0;
-    for (const Weight* weight : weights) bytes += weight->home->size() + 64;
+    for (const Weight* weight : weights) bytes += weight->home->size() + (main_device_.is_cpu() ? 64 : 256);
     largest = std::max(largest, bytes);
   }
   uint64_t budget = 3 * largest;
@@ -249,15 +276,21 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(std::optional<uint64_t>
 }
 
 std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
+  for (const auto& weight : weights_) {
+    if (place_of(*weight.group).is_cpu()) pinned_.expect(weight.group->storage_bytes());
+  }
   for (auto& weight : weights_) {
     const Place place = place_of(*weight.group);
-    if (place.is_disk() && weight.group->storage_bytes() > 0) {
-      prepare_offloaded(weight);
+    const bool offloaded = is_offloaded(place) && weight.group->storage_bytes() > 0;
+    if (!offloaded) {
+      prepare_resident(weight, is_offloaded(place) ? main_device_ : place.device());
+    } else if (place.is_disk()) {
+      prepare_on_disk(weight);
     } else {
-      prepare_resident(weight, place.is_disk() ? main_device_ : place.device());
+      prepare_on_host(weight);
     }
   }
-  read_resident();
+  read_all();
   if (writer_) writer_->finish();
   for (const auto& weight : weights_) {
     if (weight.resident.defined()) commit(weight, weight.resident);

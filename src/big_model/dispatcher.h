@@ -3,6 +3,7 @@
 #include <accelerate/big_model/dispatch.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "big_model/weight_groups.h"
 #include "checkpoint/offload_index.h"
 #include "checkpoint/stored_tensors.h"
+#include "residency/host_memory.h"
 #include "residency/pager.h"
 #include "residency/transfer.h"
 
@@ -56,6 +58,8 @@ class Dispatcher {
   void report(const CheckpointRules& rules, const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
               const std::vector<std::string>& misshapen) const;
   Place place_of(const WeightGroup& group) const;
+  /// Whether weights there are brought to the main device to be computed with.
+  bool is_offloaded(const Place& place) const { return place.is_disk() || (place.is_cpu() && !main_device_.is_cpu()); }
   /// Whether the checkpoint does not have it as it is needed.
   bool converts(const Weight& weight) const;
   bool may_map(const StoredTensor& stored) const;
@@ -63,9 +67,10 @@ class Dispatcher {
   at::Tensor value_of(const Weight& weight) const;
   at::Tensor storage_of(const Weight& weight) const;
   void prepare_resident(Weight& weight, c10::Device device);
-  void prepare_offloaded(Weight& weight);
+  void prepare_on_disk(Weight& weight);
+  void prepare_on_host(Weight& weight);
   std::shared_ptr<residency::WeightHome> home_at(const StoredTensor& stored);
-  void read_resident();
+  void read_all();
   OffloadWriter& writer(const std::string& weight);
   /// Changes the model.
   void commit(const Weight& weight, const at::Tensor& elements);
@@ -79,7 +84,8 @@ class Dispatcher {
   std::vector<StoredTensor> stored_;
   std::unordered_map<std::string, const StoredTensor*> by_name_;  // of the model
   std::vector<Weight> weights_;
-  std::vector<residency::Transfer::Load> loads_;
+  std::map<Place, std::vector<residency::Transfer::Load>> loads_;  // by where they go
+  residency::PinnedMemory pinned_;
   std::unordered_map<std::string, std::shared_ptr<const residency::CheckpointFile>> files_;
   std::optional<OffloadWriter> writer_;
 };

@@ -109,7 +109,7 @@ class Pieces {
   void grow_first(size_t capacity) {
     if (capacity == 0) return;
     auto larger = std::make_unique_for_overwrite<T[]>(capacity);
-    std::copy_n(first_.get(), size_, larger.get());
+    for (size_t i = 0; i < size_; ++i) larger[i] = first_[i];
     first_ = std::move(larger);
     capacity_ = capacity;
   }

@@ -1,5 +1,7 @@
 #include "residency/pager.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
 
 #include <algorithm>
@@ -11,16 +13,32 @@ namespace accelerate::residency {
 namespace {
 
 /// What vectorised kernels like.
-constexpr uint64_t kAlignment = 64;
+uint64_t aligned(uint64_t bytes, c10::Device device) {
+  const uint64_t alignment = device.is_cpu() ? 64 : 256;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
 /// Looking further ahead costs time at every use and gains nothing.
 constexpr size_t kFarthest = 512;
 constexpr size_t kNotExpected = SIZE_MAX;
 constexpr uint64_t kMostAhead = uint64_t{256} << 20;
 
+at::Tensor host_memory(uint64_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
+
 }  // namespace
 
 Pager::Pager(const PagerOptions& options)
-    : options_(options), slots_(options.device, options.budget), carriers_(options.threads) {}
+    : options_(options),
+      lane_(options.device.is_cpu() ? nullptr : std::make_unique<CopyLane>(options.device, options.threads)),
+      slots_([this](uint64_t bytes) { return lane_ ? lane_->allocate(bytes) : host_memory(bytes); }, options.budget),
+      carriers_(options.threads) {}
+
+Pager::~Pager() {
+  try {
+    for (auto& unit : units_) await_streams(unit);
+  } catch (...) {  // a device that has failed keeps nobody
+  }
+}
 
 void Pager::add_unit(std::vector<NewWeight> weights) {
   const std::lock_guard lock(mutex_);
@@ -32,7 +50,7 @@ void Pager::add_unit(std::vector<NewWeight> weights) {
     manage(*weight.storage, record, options_.device, weight.name);
     unit.weights.push_back(
         {std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home), unit.bytes});
-    unit.bytes += (unit.weights.back().home->size() + kAlignment - 1) / kAlignment * kAlignment;
+    unit.bytes += aligned(unit.weights.back().home->size(), options_.device);
   }
   largest_ = std::max(largest_, unit.bytes);
 }
@@ -60,7 +78,11 @@ void Pager::pin(std::span<const Touch> touches) {
     if (another) look_ahead();
     for (const Touch& touch : touches) require(units_[static_cast<size_t>(touch.unit)], lock);
     if (another) begin_expected();
-    for (const Touch& touch : touches) await(units_[static_cast<size_t>(touch.unit)], lock);
+    for (const Touch& touch : touches) {
+      Unit& unit = units_[static_cast<size_t>(touch.unit)];
+      await(unit, lock);
+      if (lane_) admit_stream(unit);
+    }
   } catch (...) {
     for (const Touch& touch : touches) --units_[static_cast<size_t>(touch.unit)].pins;
     throw;
@@ -74,10 +96,9 @@ void Pager::unpin(std::span<const Touch> touches, bool succeeded) {
     if (!touch.writes || !succeeded) continue;
     const Unit& unit = units_[static_cast<size_t>(touch.unit)];
     const Weight& weight = unit.weights[static_cast<size_t>(touch.weight)];
-    const void* bytes = unit.slot.const_data_ptr<uint8_t>() + weight.offset;
     lock.unlock();  // the unit is pinned
     try {
-      weight.home->write(bytes);
+      bring_home(unit, weight);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -90,6 +111,14 @@ void Pager::unpin(std::span<const Touch> touches, bool succeeded) {
     if (touch.writes && (!succeeded || failure) && droppable(unit)) drop(unit);
   }
   if (failure) std::rethrow_exception(failure);
+}
+
+void Pager::bring_home(const Unit& unit, const Weight& weight) const {
+  if (!lane_) return weight.home->write(unit.slot.const_data_ptr<uint8_t>() + weight.offset);
+  const at::AutoDispatchBelowADInplaceOrView bytes_alone;
+  const auto size = static_cast<int64_t>(weight.home->size());
+  const at::Tensor bytes = unit.slot.narrow(0, static_cast<int64_t>(weight.offset), size).to(at::kCPU);
+  weight.home->write(bytes.const_data_ptr<uint8_t>());
 }
 
 void Pager::drop_all() {
@@ -139,8 +168,13 @@ bool Pager::make_room(uint64_t bytes, size_t distance) {
 void Pager::begin_load(Unit& unit, bool urgent) {
   unit.slot = slots_.take(unit.bytes);
   std::vector<Transfer::Load> loads;
-  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot.mutable_data_ptr<uint8_t>() + weight.offset});
-  unit.transfer = std::make_shared<Transfer>(std::move(loads));
+  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset});
+  try {
+    unit.transfer = std::make_shared<Transfer>(std::move(loads), lane_.get());
+  } catch (...) {
+    slots_.give_back(std::exchange(unit.slot, {}));
+    throw;
+  }
   carriers_.carry(unit.transfer, urgent);
   ++counts_.loads;
   counts_.demanded += urgent;
@@ -198,6 +232,7 @@ void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
     lock.lock();
     if (unit.transfer == transfer) {
       unit.transfer.reset();
+      unit.arrival = transfer->arrival();
       if (failure) slots_.give_back(std::exchange(unit.slot, {}));
       for (auto& weight : unit.weights) {
         const auto storage = weight.storage.lock();
@@ -208,7 +243,20 @@ void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
   }
 }
 
+void Pager::admit_stream(Unit& unit) {
+  const c10::Stream stream = current_stream(options_.device);
+  if (std::find(unit.streams.begin(), unit.streams.end(), stream) != unit.streams.end()) return;
+  unit.arrival->block(stream);
+  unit.streams.push_back(stream);
+}
+
+void Pager::await_streams(Unit& unit) {
+  for (const auto& stream : unit.streams) lane_->wait(stream);
+  unit.streams.clear();
+}
+
 void Pager::drop(Unit& unit) {
+  await_streams(unit);
   for (auto& weight : unit.weights) {
     const auto storage = weight.storage.lock();
     if (storage && !unit.transfer) hide_bytes(*storage, weight.name);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "residency/copy_lane.h"
 #include "residency/slots.h"
 #include "residency/transfer.h"
 #include "residency/use_order.h"
@@ -40,7 +41,8 @@ struct PagerCounts {
 /// brought ahead, in the place of what is expected last. All decisions follow the order of uses alone.
 ///
 /// One lock guards everything but the bytes under way; nobody holds it while reading. A unit that an operator uses is pinned, and
-/// stays where it is until the operator has returned.
+/// stays where it is until the operator has returned. On an accelerator that is when its kernels were begun: bytes come and go in
+/// the order of streams there (see CopyLane), and no thread waits for a device.
 class Pager : public std::enable_shared_from_this<Pager> {
  public:
   /// A storage of which an operator uses the bytes.
@@ -50,6 +52,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
   };
 
   explicit Pager(const PagerOptions& options);
+  ~Pager();
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
@@ -86,6 +89,9 @@ class Pager : public std::enable_shared_from_this<Pager> {
     uint64_t last_use = 0;
     at::Tensor slot = {};                     // while it is there or on its way
     std::shared_ptr<Transfer> transfer = {};  // until somebody has used what it brought
+    // On an accelerator: what those wait for who use it, and the streams that have.
+    std::shared_ptr<const c10::Event> arrival = {};
+    std::vector<c10::Stream> streams = {};
   };
 
   static bool under_way(const Unit& unit) { return unit.transfer && !unit.transfer->ended(); }
@@ -103,9 +109,15 @@ class Pager : public std::enable_shared_from_this<Pager> {
   void require(Unit& unit, std::unique_lock<std::mutex>& lock);
   /// Waits until it is there, and shows its bytes to its storages.
   void await(Unit& unit, std::unique_lock<std::mutex>& lock);
+  /// Lets this thread's stream use it.
+  void admit_stream(Unit& unit);
+  /// Before its slot is filled with something else.
+  void await_streams(Unit& unit);
+  void bring_home(const Unit& unit, const Weight& weight) const;
   void drop(Unit& unit);
 
   PagerOptions options_;
+  std::unique_ptr<CopyLane> lane_;  // none to host memory
   mutable std::mutex mutex_;
   std::deque<Unit> units_;  // which stay where they are when others are added
   Slots slots_;

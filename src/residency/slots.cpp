@@ -1,7 +1,5 @@
 #include "residency/slots.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <cstdint>
 
@@ -26,7 +24,7 @@ at::Tensor Slots::take(uint64_t bytes) {
       held_ -= free_.back().nbytes();
       free_.pop_back();
     }
-    slot = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
+    slot = allocate_(bytes);
     held_ += bytes;
   }
   used_ += slot.nbytes();

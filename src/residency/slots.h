@@ -1,9 +1,9 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
-#include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace accelerate::residency {
@@ -12,7 +12,8 @@ namespace accelerate::residency {
 /// its size: memory that the system has just handed out costs more to fill than weights cost to read.
 class Slots {
  public:
-  Slots(c10::Device device, uint64_t budget) : device_(device), budget_(budget) {}
+  using Allocate = std::function<at::Tensor(uint64_t bytes)>;
+  Slots(Allocate allocate, uint64_t budget) : allocate_(std::move(allocate)), budget_(budget) {}
 
   /// Whether a slot of that size can be had within the budget, giving up slots that nobody uses.
   bool fits(uint64_t bytes) const { return reusable(bytes) < free_.size() || used_ + bytes <= budget_; }
@@ -30,7 +31,7 @@ class Slots {
   /// The free slot that fits best without wasting much; free_.size() when there is none.
   size_t reusable(uint64_t bytes) const;
 
-  c10::Device device_;
+  Allocate allocate_;
   uint64_t budget_;
   uint64_t used_ = 0, held_ = 0, peak_ = 0;  // by units; with the free ones
   std::vector<at::Tensor> free_;

@@ -5,31 +5,54 @@
 
 namespace accelerate::residency {
 
-Transfer::Transfer(std::vector<Load> loads) : loads_(std::move(loads)) {
+Transfer::Transfer(std::vector<Load> loads, CopyLane* lane) : loads_(std::move(loads)), lane_(lane) {
   for (size_t i = 0; i < loads_.size(); ++i) {
-    for (uint64_t offset = 0; offset < loads_[i].home->size(); offset += kPartSize) {
-      parts_.push_back({i, offset, std::min(kPartSize, loads_[i].home->size() - offset)});
+    const Load& load = loads_[i];
+    if (const at::Tensor* bytes = lane_ ? load.home->fetchable() : nullptr) {
+      lane_->copy(*bytes, 0, load.to, load.offset, load.home->size());
+      continue;
+    }
+    for (uint64_t offset = 0; offset < load.home->size(); offset += kPartSize) {
+      parts_.push_back({i, offset, std::min(kPartSize, load.home->size() - offset)});
     }
   }
   left_ = parts_.size();
+  if (lane_ && parts_.empty()) arrival_ = lane_->mark();
+}
+
+void Transfer::carry(const Part& part) {
+  const Load& load = loads_[part.load];
+  if (lane_) {
+    lane_->bring(*load.home, part.offset, part.size, load.to, load.offset + part.offset);
+  } else {
+    load.home->read(load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset, part.size, part.offset);
+  }
 }
 
 bool Transfer::carry_one() {
   const size_t mine = next_.fetch_add(1, std::memory_order_relaxed);
   if (mine >= parts_.size()) return false;
-  const Part& part = parts_[mine];
-  const Load& load = loads_[part.load];
+  std::exception_ptr failure;
   try {
-    load.home->read(static_cast<char*>(load.to) + part.offset, part.size, part.offset);
+    carry(parts_[mine]);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::current_exception();
+    failure = std::current_exception();
   }
-  if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    const std::lock_guard lock(mutex_);
-    ended_.notify_all();
-  }
+  end_part(failure);
   return true;
+}
+
+void Transfer::end_part(std::exception_ptr failure) {
+  const std::lock_guard lock(mutex_);
+  if (left_.load(std::memory_order_relaxed) == 1 && lane_ && !failure && !failure_) {
+    try {
+      arrival_ = lane_->mark();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  if (!failure_) failure_ = failure;
+  if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) ended_.notify_all();
 }
 
 void Transfer::finish() {

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "residency/copy_lane.h"
 #include "residency/weight_home.h"
 
 namespace accelerate::residency {
@@ -19,32 +20,40 @@ class Transfer {
  public:
   struct Load {
     std::shared_ptr<const WeightHome> home;
-    void* to;
+    /// Bytes in memory, of which those from `offset` on are filled.
+    at::Tensor to;
+    uint64_t offset = 0;
   };
 
-  explicit Transfer(std::vector<Load> loads);
+  /// By a lane to its device, or, without one, into host memory. What the device fetches by itself is on its way at once.
+  explicit Transfer(std::vector<Load> loads, CopyLane* lane = nullptr);
 
   /// Carries the next part, in the calling thread. False when no part is left to begin.
   bool carry_one();
-  /// Returns when all is there, having helped. Throws what went wrong.
+  /// Returns when all is there, or, by a lane, on its way to the device; having helped. Throws what went wrong.
   void finish();
   /// Whether nobody works on it any more.
   bool ended() const { return left_.load(std::memory_order_acquire) == 0; }
+  /// After `finish`: what a stream must wait for that uses what was brought. Null without a lane.
+  std::shared_ptr<const c10::Event> arrival() const { return arrival_; }
 
  private:
-  /// Small enough for several threads to share a large weight, large enough to hide the cost of a call.
-  static constexpr uint64_t kPartSize = uint64_t{4} << 20;
   struct Part {
     size_t load;
     uint64_t offset, size;
   };
 
+  void carry(const Part& part);
+  void end_part(std::exception_ptr failure);
+
   std::vector<Load> loads_;
+  CopyLane* lane_;
   std::vector<Part> parts_;
   std::atomic<size_t> next_ = 0, left_ = 0;
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::exception_ptr failure_;  // the first
+  std::exception_ptr failure_;                 // the first
+  std::shared_ptr<const c10::Event> arrival_;  // written before the last part counts as ended
 };
 
 /// Threads that carry transfers, in the order in which they were asked for.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/TensorBody.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +20,8 @@ class WeightHome {
   virtual std::string where() const = 0;
   /// Fills `to` with `size` bytes from `offset` on. Threads may read at once. CheckpointError when they cannot be had.
   virtual void read(void* to, uint64_t size, uint64_t offset) const = 0;
+  /// All its bytes, where they lie in pinned memory: a device fetches them by itself. Else null.
+  virtual const at::Tensor* fetchable() const { return nullptr; }
   /// Whether it takes changes.
   virtual bool writable() const { return false; }
   /// Replaces all bytes. Only for a home that is writable.

@@ -57,10 +57,11 @@ TEST(DispatchErrors, AMapThatNamesNoModuleOfTheModelSaysWhich) {
   expect_words({"haed"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"haed", "disk"}}}));
 }
 
-TEST(DispatchErrors, WhatThereIsNoEngineForIsRefused) {
+TEST(DispatchErrors, ADeviceThatIsNotThere) {
   const Saved saved;
-  expect_words({"accelerator"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"head", 0}}}));
-  expect_words({"accelerator"}, refusal(saved.checkpoint(), {.device_map = {{"", 1}, {"head", 0}}}));
+  expect_words({"cuda:100", "devices here"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"head", 100}}}));
+  expect_words({"cuda:100", "devices here"},
+               refusal(saved.checkpoint(), {.device_map = "cpu", .main_device = c10::Device("cuda:100")}));
 }
 
 TEST(DispatchErrors, ACheckpointThatIsNotThere) {

@@ -9,8 +9,10 @@
 #include <random>
 #include <thread>
 
+#include "residency/copy_lane.h"
 #include "residency/interception.h"
 #include "residency/pager.h"
+#include "residency/transfer.h"
 #include "residency/use_order.h"
 
 using accelerate::CheckpointError;
@@ -114,6 +116,27 @@ TEST(Pager, AHomeThatCannotBeReadIsAnErrorUntilItCan) {
   }
   weights.homes[1]->fails = false;
   EXPECT_EQ(weights.paged[1].sum().item<float>(), weights.resident[1].sum().item<float>());
+}
+
+TEST(CopyLane, BringsWhatThreadsReadByWayOfItsBuffersAndToldFailures) {
+  torch::manual_seed(1);
+  residency::CopyLane lane(c10::kCPU, 2);
+  const auto elements = torch::randint(256, {int64_t{30} << 20}, torch::kByte);
+  const auto home = std::make_shared<MemoryHome>(elements);
+  for (const bool fails : {false, true, false}) {
+    home->fails = fails;
+    const auto to = torch::zeros({elements.numel() + 100}, torch::kByte);
+    const auto transfer = std::make_shared<residency::Transfer>(std::vector<residency::Transfer::Load>{{home, to, 100}}, &lane);
+    residency::Carriers carriers(3);
+    carriers.carry(transfer, false);
+    if (fails) {
+      EXPECT_THROW(transfer->finish(), CheckpointError);
+    } else {
+      transfer->finish();
+      EXPECT_TRUE(torch::equal(to.narrow(0, 100, elements.numel()), elements));
+      EXPECT_EQ(to.narrow(0, 0, 100).sum().item<int64_t>(), 0);
+    }
+  }
 }
 
 TEST(Pager, ThreadsMeetFailuresAndTheOthersGoOn) {

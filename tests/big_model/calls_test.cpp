@@ -11,24 +11,24 @@ using accelerate::Value;
 
 namespace {
 
-struct Cache {
+struct FilledCache {
   std::vector<torch::Tensor> keys;
 };
-struct Batch {
+struct NestedBatch {
   torch::Tensor tokens;
   std::vector<std::optional<torch::Tensor>> masks;
   std::map<std::string, torch::Tensor> more;
   int number = 0;
 };
-struct Result {
+struct NestedResult {
   torch::Tensor first;
   std::map<std::string, torch::Tensor> more;
 };
 
 /// Keeps what it was called with.
-struct ProbeImpl : torch::nn::Module {
-  ProbeImpl() { weight = register_parameter("weight", torch::ones({2})); }
-  Result forward(const Batch& batch, Cache& cache, at::TensorList list, Value value) {
+struct CallProbeImpl : torch::nn::Module {
+  CallProbeImpl() { weight = register_parameter("weight", torch::ones({2})); }
+  NestedResult forward(const NestedBatch& batch, FilledCache& cache, at::TensorList list, Value value) {
     seen = batch;
     address = &batch;
     seen_list = list.vec();
@@ -37,23 +37,23 @@ struct ProbeImpl : torch::nn::Module {
     return {torch::ones({2}), {{"here", torch::ones({3})}, {"moves", torch::ones({4})}}};
   }
   torch::Tensor weight;
-  Batch seen;
-  const Batch* address = nullptr;
+  NestedBatch seen;
+  const NestedBatch* address = nullptr;
   std::vector<torch::Tensor> seen_list;
   Value seen_value;
 };
-TORCH_MODULE(Probe);
+TORCH_MODULE(CallProbe);
 
-Batch batch_on(c10::Device device) {
+NestedBatch nested_batch_on(c10::Device device) {
   const auto make = [&] { return torch::ones({2}, device); };
   return {make(), {make(), std::nullopt}, {{"here", make()}, {"moves", make()}}, 7};
 }
 
 TEST(Calls, ArgumentsComeToTheDeviceInWhateverTheyAreNested) {
-  Probe probe;
+  CallProbe probe;
   const auto model = accelerate::dispatch_model(probe, {{"", "meta"}}, {.skip_keys = {"here"}});
-  const Batch batch = batch_on(torch::kCPU);
-  Cache cache{{torch::zeros({1})}};
+  const NestedBatch batch = nested_batch_on(torch::kCPU);
+  FilledCache cache{{torch::zeros({1})}};
   const std::vector<torch::Tensor> list = {torch::ones({2})};
   model(batch, cache, list, StateDict{{"a", Value::List{torch::ones({2}), "text"}}, {"here", torch::ones({2})}});
   EXPECT_TRUE(probe->seen.tokens.is_meta());
@@ -69,32 +69,32 @@ TEST(Calls, ArgumentsComeToTheDeviceInWhateverTheyAreNested) {
 }
 
 TEST(Calls, AnArgumentThatForwardFillsIsTheCallersOwn) {
-  Probe probe;
+  CallProbe probe;
   const auto model = accelerate::dispatch_model(probe, {{"", "meta"}});
-  Cache cache{{torch::zeros({1})}};
-  model(batch_on(torch::kCPU), cache, at::TensorList(), Value());
+  FilledCache cache{{torch::zeros({1})}};
+  model(nested_batch_on(torch::kCPU), cache, at::TensorList(), Value());
   ASSERT_EQ(cache.keys.size(), 2u);
   EXPECT_TRUE(cache.keys[0].is_cpu()) << "not touched";
 }
 
 TEST(Calls, NothingIsCopiedWhenAllIsThere) {
-  Probe probe;
+  CallProbe probe;
   const auto model = accelerate::dispatch_model(probe, {{"", "cpu"}});
-  Cache cache;
-  const Batch batch = batch_on(torch::kCPU);
+  FilledCache cache;
+  const NestedBatch batch = nested_batch_on(torch::kCPU);
   model(batch, cache, at::TensorList(), Value());
   EXPECT_EQ(probe->address, &batch);
 }
 
 TEST(Calls, ResultsComeToWhereTheFirstArgumentWas) {
-  Probe probe;
+  CallProbe probe;
   const auto model = accelerate::dispatch_model(probe, {{"", "cpu"}}, {.skip_keys = {"here"}});
-  Cache cache;
-  auto result = model(batch_on(torch::kMeta), cache, at::TensorList(), Value());
+  FilledCache cache;
+  auto result = model(nested_batch_on(torch::kMeta), cache, at::TensorList(), Value());
   EXPECT_TRUE(result.first.is_meta());
   EXPECT_TRUE(result.more["moves"].is_meta());
   EXPECT_TRUE(result.more["here"].is_cpu());
-  result = model(Batch(), cache, at::TensorList(), Value());
+  result = model(NestedBatch(), cache, at::TensorList(), Value());
   EXPECT_TRUE(result.first.is_cpu()) << "no argument says where";
 }
 
@@ -111,7 +111,7 @@ struct TakesAnythingImpl : torch::nn::Module {
     return std::make_unique<int>(static_cast<int>(sizeof...(everything)));
   }
   void look(const torch::Tensor& tensor) { moved = tensor.is_meta(); }
-  void look(Cache& cache) { cache.keys.push_back(torch::ones({1})); }
+  void look(FilledCache& cache) { cache.keys.push_back(torch::ones({1})); }
   void look(const std::unique_ptr<int>& pointer) { number = *pointer; }
   bool moved = false;
   int number = 0;
@@ -126,7 +126,7 @@ TEST(Calls, ForwardsOfAllKindsCanBeCalled) {
 
   TakesAnything takes;
   const auto anything = accelerate::dispatch_model(takes, {{"", "meta"}});
-  Cache cache;
+  FilledCache cache;
   EXPECT_EQ(*anything(x, cache, std::make_unique<int>(5)), 3);
   EXPECT_TRUE(takes->moved);
   EXPECT_EQ(cache.keys.size(), 1u);

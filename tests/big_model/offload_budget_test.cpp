@@ -22,7 +22,7 @@ TEST(OffloadBudget, TheCpuTakesWhatTheLargestLayerNeeds) {
   EXPECT_EQ(offload_budget_of({.budget = 1, .largest = 10}), 10u);
 }
 
-std::string refusal(const OffloadNeeds& needs) {
+std::string budget_refusal(const OffloadNeeds& needs) {
   try {
     offload_budget_of(needs);
   } catch (const accelerate::UsageError& error) {
@@ -33,13 +33,14 @@ std::string refusal(const OffloadNeeds& needs) {
 
 TEST(OffloadBudget, AnAcceleratorThatIsTooSmallIsAnErrorThatSaysHowMuchIsNeeded) {
   const c10::Device gpu("cuda:1");
-  const auto by_limit = refusal({.device = gpu, .limit = 5000, .resident = 4200, .largest = 900, .largest_name = "blocks.3.up"});
+  const auto by_limit =
+      budget_refusal({.device = gpu, .limit = 5000, .resident = 4200, .largest = 900, .largest_name = "blocks.3.up"});
   for (const char* word : {"cuda:1", "blocks.3.up", "900 bytes", "800 bytes", "5000", "4200", "max_memory"})
     EXPECT_NE(by_limit.find(word), std::string::npos) << word << " is not in: " << by_limit;
-  const auto by_budget = refusal({.device = gpu, .budget = 700, .largest = 900, .largest_name = "head"});
+  const auto by_budget = budget_refusal({.device = gpu, .budget = 700, .largest = 900, .largest_name = "head"});
   for (const char* word : {"cuda:1", "head", "900 bytes", "700 bytes", "offload_budget"})
     EXPECT_NE(by_budget.find(word), std::string::npos) << word << " is not in: " << by_budget;
-  EXPECT_EQ(refusal({.device = gpu, .limit = 5000, .resident = 4100, .largest = 900}), "no error");
+  EXPECT_EQ(budget_refusal({.device = gpu, .limit = 5000, .resident = 4100, .largest = 900}), "no error");
 }
 
 }  // namespace

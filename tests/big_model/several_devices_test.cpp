@@ -15,12 +15,12 @@ using ladders::Ladder;
 namespace {
 
 /// The lower part on the CPU, the upper without elements.
-const DeviceMap kHalves = {{"", "cpu"}, {"rungs.2", "meta"}, {"rungs.3", "meta"}, {"head", "meta"}};
+const DeviceMap kCpuAndMeta = {{"", "cpu"}, {"rungs.2", "meta"}, {"rungs.3", "meta"}, {"head", "meta"}};
 const std::vector<c10::Device> kCrossedOnce = {torch::kCPU, torch::kCPU, torch::kMeta, torch::kMeta};
 
 TEST(SeveralDevices, ActivationsCrossABorderOnceAndStayBehindIt) {
   Ladder ladder;
-  const auto model = accelerate::dispatch_model(ladder, kHalves, {.main_device = torch::kCPU});
+  const auto model = accelerate::dispatch_model(ladder, kCpuAndMeta, {.main_device = torch::kCPU});
   const auto result = model(torch::ones({2, 4}));
   EXPECT_TRUE(result.is_meta());
   EXPECT_EQ(result.sizes(), (std::vector<int64_t>{2, 5}));
@@ -31,7 +31,7 @@ TEST(SeveralDevices, OffloadedWeightsTakePart) {
   const TemporaryFolder folder;
   Ladder ladder;
   accelerate::save_file(accelerate::state_dict(*ladder), folder / "ladder.safetensors");
-  DeviceMap map = kHalves;
+  DeviceMap map = kCpuAndMeta;
   for (const char* name : {"rungs.0", "rungs.1.down", "temperature"}) map[name] = Place::disk();
   const auto model = accelerate::load_checkpoint_and_dispatch(ladder, folder / "ladder.safetensors",
                                                               {.device_map = map, .main_device = torch::kCPU});
@@ -45,7 +45,7 @@ TEST(SeveralDevices, OffloadedWeightsTakePart) {
 
 TEST(SeveralDevices, ThreadsCallAtOnceAndAnErrorEndsOneCallAlone) {
   Ladder ladder;
-  const auto model = accelerate::dispatch_model(ladder, kHalves, {.main_device = torch::kCPU});
+  const auto model = accelerate::dispatch_model(ladder, kCpuAndMeta, {.main_device = torch::kCPU});
   std::atomic<int> right = 0;
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
@@ -73,7 +73,7 @@ TEST(SeveralDevices, ADispatchMayBeRepeatedAndTakenBack) {
   accelerate::save_file(accelerate::state_dict(*ladder), folder / "ladder.safetensors");
   const void* bytes = ladder->rungs->ptr<ladders::RungImpl>(0)->up->weight.data_ptr();
   for (int time = 0; time < 2; ++time) {
-    const auto model = accelerate::dispatch_model(ladder, kHalves, {.main_device = torch::kCPU});
+    const auto model = accelerate::dispatch_model(ladder, kCpuAndMeta, {.main_device = torch::kCPU});
     EXPECT_TRUE(model(x).is_meta());
     EXPECT_EQ(ladder->rungs->ptr<ladders::RungImpl>(0)->up->weight.data_ptr(), bytes) << "nothing is copied";
   }

@@ -55,6 +55,7 @@
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
 
+#include <accelerate/big_model/cpu_offload_hook.h>
 #include <accelerate/big_model/device_map.h>
 #include <accelerate/big_model/dispatch.h>
 #include <accelerate/big_model/infer_auto_device_map.h>

@@ -7,10 +7,10 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <set>
 
 #include "big_model/dispatcher.h"
 #include "core/hub_cache.h"
+#include "residency/device_alignment.h"
 #include "residency/empty_scope.h"
 
 namespace accelerate::detail {
@@ -27,17 +27,23 @@ void check_device(const c10::Device& device) {
                                c10::DeviceTypeName(device.type(), true) + (count == 1 ? " device" : " devices")));
 }
 
-/// What there is an engine for.
-void check_devices(const DeviceMap& map, const std::optional<c10::Device>& main_device) {
-  std::set<Place> computing;
-  if (main_device) computing.insert(*main_device);
+void check_devices(const DeviceMap& map, c10::Device main_device) {
+  check_device(main_device);
   for (const auto& [name, place] : map) {
-    if (!place.is_disk() && !place.is_cpu()) computing.insert(place);
+    if (!place.is_disk()) check_device(place.device());
   }
-  for (const auto& place : computing) check_device(place.device());
-  if (computing.size() > 1) {
-    throw UsageError("Weights cannot be spread over several devices that compute yet: give a map that has one of them.");
+}
+
+/// The dtypes that weights have when those of some modules stay in float32.
+SpecialDtypes dtypes_in_float32(const torch::nn::Module& module, const std::vector<std::string>& modules) {
+  SpecialDtypes dtypes;
+  for (const auto& group : weight_groups(module, {})) {
+    for (const auto& weight : group.weights) {
+      if (at::isFloatingType(weight.tensor.scalar_type()) && is_kept_in_float32(weight.name, modules))
+        dtypes[weight.name] = at::kFloat;
+    }
   }
+  return dtypes;
 }
 
 }  // namespace
@@ -50,7 +56,21 @@ OffloadCounts offload_counts_of(const DispatchCore& core) {
   return {.loads = counts.loads, .unforeseen = counts.demanded, .bytes_read = counts.bytes, .peak_bytes = counts.peak};
 }
 
-c10::Device main_device_of(const DispatchCore& core) { return core.main_device; }
+c10::Device input_device_of(const DispatchCore& core) { return core.input_device; }
+
+const std::vector<std::string>& skip_keys_of(const DispatchCore& core) { return core.skip_keys; }
+
+std::optional<c10::Device> first_device_of(const torch::nn::Module& module) {
+  const auto parameters = module.parameters();
+  if (parameters.empty() || parameters[0].is_meta()) return std::nullopt;
+  return parameters[0].device();
+}
+
+CallScope::CallScope(const DispatchCore& core) {
+  if (core.crosses_devices) scope_ = std::make_unique<residency::AlignmentScope>();
+}
+
+CallScope::~CallScope() = default;
 
 void drop_weights(const DispatchCore& core) {
   if (core.pager) core.pager->drop_all();
@@ -61,8 +81,9 @@ std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module
   const residency::OutsideEmptyScopes outside;
   const at::NoGradGuard without_graph;
   check_device_map(*module, map);
-  check_devices(map, options.main_device);
   Dispatcher dispatcher(*module, map, options);
+  check_devices(map, dispatcher.main_device());
+  dispatcher.take_offloaded();
   return dispatcher.run(std::nullopt);
 }
 
@@ -70,24 +91,28 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
                                                 const LoadCheckpointOptions& options) {
   const residency::OutsideEmptyScopes outside;
   const at::NoGradGuard without_graph;
+  const SpecialDtypes special_dtypes = options.dtype ? dtypes_in_float32(*module, options.keep_in_fp32_modules) : SpecialDtypes{};
   const DeviceMap map = !options.device_map.has_value()
                             ? DeviceMap{}
                             : resolve_device_map(*module, options.device_map,
                                                  {.max_memory = options.max_memory,
                                                   .no_split_module_classes = options.no_split_module_classes,
                                                   .dtype = options.dtype,
+                                                  .special_dtypes = special_dtypes,
                                                   .offload_buffers = options.offload_buffers});
-  check_devices(map, options.main_device);
   const DispatchOptions dispatch_options{.main_device = options.main_device,
                                          .offload_dir = options.offload_folder,
                                          .offload_buffers = options.offload_buffers,
                                          .preload_module_classes = options.preload_module_classes,
                                          .offload_budget = options.offload_budget,
-                                         .mmap = options.mmap};
+                                         .mmap = options.mmap,
+                                         .skip_keys = options.skip_keys};
   Dispatcher dispatcher(*module, map, dispatch_options);
+  check_devices(map, dispatcher.main_device());
   dispatcher.take_checkpoint({.path = find_model(checkpoint).string(),
                               .strict = options.strict,
                               .dtype = options.dtype,
+                              .in_float32 = options.keep_in_fp32_modules,
                               .new_name = options.key_mapping});
   std::optional<uint64_t> limit;
   if (const ByteSize* given = options.max_memory.find(Place(dispatcher.main_device())))

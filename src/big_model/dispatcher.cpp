@@ -8,11 +8,15 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <set>
 #include <thread>
 
+#include "big_model/offload_budget.h"
+#include "big_model/offloaded_before.h"
 #include "distributed/tensor_text.h"
 #include "residency/init_log.h"
 #include "residency/interception.h"
+#include "residency/managed_storage.h"
 #include "residency/mapped_tensor.h"
 
 namespace accelerate::detail {
@@ -50,6 +54,11 @@ c10::intrusive_ptr<c10::StorageImpl> absent_storage(uint64_t bytes, c10::Device 
 
 }  // namespace
 
+bool is_kept_in_float32(const std::string& name, const std::vector<std::string>& modules) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& module) { return name == module || name.find(module + ".") != std::string::npos; });
+}
+
 Dispatcher::Dispatcher(const torch::nn::Module& module, DeviceMap map, const DispatchOptions& options)
     : module_(module),
       map_(std::move(map)),
@@ -60,6 +69,7 @@ Dispatcher::Dispatcher(const torch::nn::Module& module, DeviceMap map, const Dis
 }
 
 Place Dispatcher::place_of(const WeightGroup& group) const {
+  if (map_.empty()) return Place(group.tensor().is_meta() ? main_device_ : group.tensor().device());
   const Place place = map_.place_of(group.name()).value_or(Place(main_device_));
   return is_offloaded(place) && group.is_buffer() && !options_.offload_buffers ? Place(main_device_) : place;
 }
@@ -84,7 +94,8 @@ void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
       }
     }
     if (!weight.stored) missing.push_back(weight.group->name());
-    if (rules.dtype && at::isFloatingType(weight.dtype)) weight.dtype = *rules.dtype;
+    if (rules.dtype && at::isFloatingType(weight.dtype))
+      weight.dtype = is_kept_in_float32(weight.group->name(), rules.in_float32) ? at::kFloat : *rules.dtype;
   }
   report(rules, missing, sorted_names(unexpected), misshapen);
 }
@@ -116,7 +127,7 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
   // A copy where it is offloaded already: its bytes may go again.
-  if (!tensor.is_meta()) return (residency::has_key(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
+  if (!tensor.is_meta()) return (residency::record_of(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
   if (const auto log = residency::InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
   throw CheckpointError(
       fmt::format("The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under "
@@ -145,16 +156,19 @@ at::Tensor Dispatcher::storage_of(const Weight& weight) const {
 
 void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
   const at::Tensor& tensor = weight.group->tensor();
-  if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::has_key(tensor)) return;
+  if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::record_of(tensor))
+    return;
   if (!weight.group->is_one_tensor()) {
     weight.resident = storage_of(weight).to(device);
   } else if (!converts(weight) && device.is_cpu() && may_map(*weight.stored)) {
     weight.resident = residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype);
-  } else if (!converts(weight)) {
-    weight.resident = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
-    loads_[device].push_back({home_at(*weight.stored), residency::bytes_of(weight.resident)});
-  } else {
+  } else if (converts(weight) && (device.is_cpu() || device.is_meta())) {
     weight.resident = value_of(weight).to(device);
+  } else {
+    weight.resident = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
+    auto home = converts(weight) ? residency::home_in_memory(residency::bytes_of(value_of(weight).contiguous()))
+                                 : home_at(*weight.stored);
+    if (!device.is_meta()) loads_[device].push_back({std::move(home), residency::bytes_of(weight.resident)});
   }
 }
 
@@ -197,18 +211,16 @@ void Dispatcher::prepare_on_host(Weight& weight) {
 void Dispatcher::prepare_on_disk(Weight& weight) {
   const WeightGroup& group = *weight.group;
   StoredTensor written;
-  const StoredTensor* place = weight.stored;
-  if (!group.is_one_tensor()) {
-    written = writer(group.name()).write(group.name() + ".storage", storage_of(weight));
-    place = &written;
-  } else if (converts(weight)) {
-    written = writer(group.name()).write(group.name(), value_of(weight));
+  const StoredTensor* place = weight.written ? weight.written : weight.stored;
+  if (!weight.written && converts(weight)) {
+    written = writer(group.name()).write(name_on_disk(group), group.is_one_tensor() ? value_of(weight) : storage_of(weight));
     place = &written;
   }
   if (main_device_.is_cpu() && may_map(*place)) {
     weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
   } else {
-    weight.home = place == &written ? residency::home_of_file(place->file, place->bytes()) : home_at(*place);
+    const bool ours = place == &written || (weight.written && is_own_file(*place));
+    weight.home = ours ? residency::home_of_file(place->file, place->bytes()) : home_at(*place);
   }
 }
 
@@ -238,30 +250,57 @@ void Dispatcher::commit(const Weight& weight, const at::Tensor& elements) {
   }
 }
 
-std::shared_ptr<residency::Pager> Dispatcher::make_pager(std::optional<uint64_t> limit) {
-  std::vector<std::pair<std::string, std::vector<const Weight*>>> units;
-  std::unordered_map<std::string, size_t> places;
-  uint64_t resident = 0, largest = 0;
+bool Dispatcher::goes_to_disk(const Weight& weight) const {
+  return place_of(*weight.group).is_disk() && weight.group->storage_bytes() > 0;
+}
+
+void Dispatcher::take_offloaded() {
+  offloaded_ = offloaded_before(options_.offload_dir);
+  std::vector<std::pair<Weight*, const StoredTensor*>> all;
+  bool drops = false;
+  for (auto& weight : weights_) {
+    if (!goes_to_disk(weight)) continue;
+    const StoredTensor* found = find_offloaded(offloaded_, *weight.group);
+    if (!found) return;
+    all.push_back({&weight, found});
+    const at::Tensor& tensor = weight.group->tensor();
+    drops |= !tensor.is_meta() && !residency::record_of(tensor);
+  }
+  for (const auto& [weight, stored] : all) weight->written = stored;
+  if (!drops) return;
+  get_logger("accelerate")
+      .warning("{} has the weights that go to disk: they are used instead of those in memory.", options_.offload_dir);
+}
+
+uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {
+  OffloadNeeds needs{.device = main_device_, .limit = limit};
+  if (options_.offload_budget) needs.budget = static_cast<uint64_t>(options_.offload_budget->bytes());
+  std::unordered_map<std::string, uint64_t> units;
   for (const auto& weight : weights_) {
     if (!weight.home) {
-      if (place_of(*weight.group) == Place(main_device_)) resident += weight.group->storage_bytes();
+      if (place_of(*weight.group) == Place(main_device_)) needs.resident += weight.group->storage_bytes();
       continue;
     }
+    const uint64_t bytes = units[weight.group->unit] += residency::room_for(weight.home->size(), main_device_);
+    if (bytes <= needs.largest) continue;
+    needs.largest = bytes;
+    needs.largest_name = weight.group->unit.substr(0, weight.group->unit.find_last_not_of('.') + 1);
+  }
+  return units.empty() ? 0 : offload_budget_of(needs);
+}
+
+std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
+  std::vector<std::pair<std::string, std::vector<const Weight*>>> units;
+  std::unordered_map<std::string, size_t> places;
+  for (const auto& weight : weights_) {
+    if (!weight.home) continue;
     const auto [place, fresh] = places.try_emplace(weight.group->unit, units.size());
     if (fresh) units.push_back({weight.group->unit, {}});
     units[place->second].second.push_back(&weight);
   }
   if (units.empty()) return nullptr;
-  for (const auto& [name, weights] : units) {
-    uint64_t bytes = 0;
-    for (const Weight* weight : weights) bytes += weight->home->size() + (main_device_.is_cpu() ? 64 : 256);
-    largest = std::max(largest, bytes);
-  }
-  uint64_t budget = 3 * largest;
-  if (limit) budget = *limit > resident ? *limit - resident : 0;
-  if (options_.offload_budget) budget = static_cast<uint64_t>(options_.offload_budget->bytes());
   auto pager = std::make_shared<residency::Pager>(
-      residency::PagerOptions{.device = main_device_, .budget = std::max(budget, largest), .threads = reading_threads()});
+      residency::PagerOptions{.device = main_device_, .budget = budget, .threads = reading_threads()});
   residency::intercept_operators();
   for (const auto& [name, weights] : units) {
     std::vector<residency::Pager::NewWeight> managed;
@@ -281,8 +320,7 @@ std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
   }
   for (auto& weight : weights_) {
     const Place place = place_of(*weight.group);
-    const bool offloaded = is_offloaded(place) && weight.group->storage_bytes() > 0;
-    if (!offloaded) {
+    if (!is_offloaded(place) || weight.group->storage_bytes() == 0) {
       prepare_resident(weight, is_offloaded(place) ? main_device_ : place.device());
     } else if (place.is_disk()) {
       prepare_on_disk(weight);
@@ -292,14 +330,32 @@ std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
   }
   read_all();
   if (writer_) writer_->finish();
+  const uint64_t bytes = budget(limit);
   for (const auto& weight : weights_) {
     if (weight.resident.defined()) commit(weight, weight.resident);
   }
   auto core = std::make_shared<DispatchCore>();
   core->map = map_;
   core->main_device = main_device_;
-  core->pager = make_pager(limit);
+  core->pager = make_pager(bytes);
+  prepare_calls(*core);
   return core;
+}
+
+void Dispatcher::prepare_calls(DispatchCore& core) const {
+  std::set<Place> devices;
+  for (const auto& weight : weights_) {
+    if (weight.group->storage_bytes() > 0) devices.insert(weight.group->tensor().device());
+  }
+  core.crosses_devices = devices.size() > 1;
+  core.input_device = devices.size() == 1 ? devices.begin()->device() : main_device_;
+  core.skip_keys = options_.skip_keys;
+  if (core.crosses_devices) residency::intercept_operators();
+  for (const auto& weight : weights_) {
+    if (weight.home) continue;
+    // Operators go to where a parameter is; buffers, such as masks, come to what they are used with.
+    for (const auto& each : weight.group->weights) residency::set_key(each.tensor, core.crosses_devices && !each.buffer);
+  }
 }
 
 }  // namespace accelerate::detail

@@ -24,8 +24,16 @@ class DispatchCore {
  public:
   DeviceMap map;
   c10::Device main_device = c10::kCPU;
+  /// Where calls begin.
+  c10::Device input_device = c10::kCPU;
+  /// Weights are on several devices, so that calls cross borders.
+  bool crosses_devices = false;
+  std::vector<std::string> skip_keys;
   std::shared_ptr<residency::Pager> pager;
 };
+
+/// Whether a weight is of one of these modules: whole names, or parts of them that end with a component.
+bool is_kept_in_float32(const std::string& name, const std::vector<std::string>& modules);
 
 /// Puts the weights of a model into their places. First everything is decided, read and written; only then the model is changed,
 /// which cannot fail.
@@ -37,10 +45,13 @@ class Dispatcher {
     std::string path;
     bool strict = false;
     std::optional<at::ScalarType> dtype = {};
+    std::vector<std::string> in_float32 = {};  // parts of names that have another
     std::function<std::string(const std::string&)> new_name = {};
   };
   /// Weights come from a checkpoint instead of from the model. CheckpointError when it does not fit.
   void take_checkpoint(const CheckpointRules& rules);
+  /// Weights that go to disk come from the folder that they would be written to, if it has them all.
+  void take_offloaded();
   c10::Device main_device() const { return main_device_; }
   /// `limit`: what the main device may hold in all.
   std::shared_ptr<DispatchCore> run(std::optional<uint64_t> limit);
@@ -52,6 +63,7 @@ class Dispatcher {
     /// What it will be; for a group that is not one tensor, its storage as bytes.
     at::Tensor resident = {};
     std::shared_ptr<residency::WeightHome> home = {};  // of one that is offloaded
+    const StoredTensor* written = nullptr;             // where the folder for offloaded weights has it already
     at::ScalarType dtype = at::kFloat;
   };
 
@@ -74,14 +86,20 @@ class Dispatcher {
   OffloadWriter& writer(const std::string& weight);
   /// Changes the model.
   void commit(const Weight& weight, const at::Tensor& elements);
-  std::shared_ptr<residency::Pager> make_pager(std::optional<uint64_t> limit);
+  /// What offloaded weights may take.
+  uint64_t budget(std::optional<uint64_t> limit) const;
+  std::shared_ptr<residency::Pager> make_pager(uint64_t budget);
+  /// What calls have to know of where the weights have come to.
+  void prepare_calls(DispatchCore& core) const;
+  /// Whether it is one that goes to disk.
+  bool goes_to_disk(const Weight& weight) const;
 
   const torch::nn::Module& module_;
   DeviceMap map_;
   DispatchOptions options_;
   c10::Device main_device_;
   std::vector<WeightGroup> groups_;
-  std::vector<StoredTensor> stored_;
+  std::vector<StoredTensor> stored_, offloaded_;
   std::unordered_map<std::string, const StoredTensor*> by_name_;  // of the model
   std::vector<Weight> weights_;
   std::map<Place, std::vector<residency::Transfer::Load>> loads_;  // by where they go

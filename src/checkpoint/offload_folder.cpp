@@ -72,7 +72,11 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
   return tensors;
 }
 
-OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)) { make_folder(folder_); }
+OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)) {
+  make_folder(folder_);
+  std::error_code problem;
+  if (fs::exists(index_path(folder_), problem)) read_index(folder_);  // an error now, and not when all is written
+}
 
 StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
   if (name.find('/') != std::string::npos)

@@ -16,7 +16,7 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder);
 /// Writes weights into such a folder, one after the other. What the folder has already stays, under other names.
 class OffloadWriter {
  public:
-  /// Makes the folder. CheckpointError when it cannot be made.
+  /// Makes the folder. CheckpointError when it cannot be made, or has an index that is none.
   explicit OffloadWriter(std::string folder);
 
   /// Writes a tensor. CheckpointError when it cannot be written: without room, or without permission.

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "residency/device_alignment.h"
 #include "residency/empty_scope.h"
 #include "residency/pins.h"
 
@@ -49,6 +50,7 @@ void run_on_weights(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   const auto& schema = op.schema();
   // The key stays on: what copies inside is caught there.
   if (may_alias(schema)) return op.redispatchBoxed(after_us(keys), stack);
+  if (align_devices(op, stack)) return op.callBoxed(stack);
   const c10::impl::ExcludeDispatchKeyGuard seen(kKey);
   Pins pins;
   add_arguments(pins, schema, torch::jit::last(*stack, schema.arguments().size()));

@@ -12,12 +12,6 @@
 namespace accelerate::residency {
 namespace {
 
-/// What vectorised kernels like.
-uint64_t aligned(uint64_t bytes, c10::Device device) {
-  const uint64_t alignment = device.is_cpu() ? 64 : 256;
-  return (bytes + alignment - 1) / alignment * alignment;
-}
-
 /// Looking further ahead costs time at every use and gains nothing.
 constexpr size_t kFarthest = 512;
 constexpr size_t kNotExpected = SIZE_MAX;
@@ -26,6 +20,11 @@ constexpr uint64_t kMostAhead = uint64_t{256} << 20;
 at::Tensor host_memory(uint64_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
 
 }  // namespace
+
+uint64_t room_for(uint64_t bytes, c10::Device device) {
+  const uint64_t alignment = device.is_cpu() ? 64 : 256;
+  return (bytes + alignment - 1) / alignment * alignment;
+}
 
 Pager::Pager(const PagerOptions& options)
     : options_(options),
@@ -50,7 +49,7 @@ void Pager::add_unit(std::vector<NewWeight> weights) {
     manage(*weight.storage, record, options_.device, weight.name);
     unit.weights.push_back(
         {std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home), unit.bytes});
-    unit.bytes += aligned(unit.weights.back().home->size(), options_.device);
+    unit.bytes += room_for(unit.weights.back().home->size(), options_.device);
   }
   largest_ = std::max(largest_, unit.bytes);
 }

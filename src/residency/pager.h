@@ -28,6 +28,9 @@ struct PagerOptions {
   int threads = 4;
 };
 
+/// What a weight takes in a slot, where each begins at an address that kernels like.
+uint64_t room_for(uint64_t bytes, c10::Device device);
+
 struct PagerCounts {
   int64_t loads = 0;
   /// Loads that were not foreseen: somebody had to wait from their beginning to their end.

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <accelerate/big_model/call_devices.h>
 #include <accelerate/big_model/device_map.h>
 #include <accelerate/big_model/max_memory.h>
-#include <accelerate/distributed/nested.h>
 
 #include <concepts>
 #include <memory>
@@ -18,11 +18,16 @@ class Module;
 
 namespace accelerate {
 
+namespace residency {
+class AlignmentScope;
+}
+
 /// How weights that are not where they are computed with come and go.
 struct DispatchOptions {
-  /// Where offloaded weights are computed with. By default the first accelerator of the map, else the CPU.
+  /// Where offloaded weights are computed with: those on disk and, when it is an accelerator, those on the CPU. By default the
+  /// first accelerator of the map, else the CPU.
   std::optional<c10::Device> main_device = {};
-  /// Where weights on disk are written to, unless a file has them already as they are needed.
+  /// Where weights on disk are written to, or have been: a folder with an index that has all of them is used as it is.
   std::string offload_dir = {};
   /// Buffers of modules on disk are offloaded too; otherwise they stay on the main device.
   bool offload_buffers = false;
@@ -35,6 +40,8 @@ struct DispatchOptions {
   /// system has the file cached. But such pages count towards no limit, a disk that fails ends the process, and a file that
   /// somebody overwrites in place changes the weights.
   bool mmap = false;
+  /// Tensors under these keys of dictionaries among the arguments and results of a call stay where they are.
+  std::vector<std::string> skip_keys = {};
 };
 
 /// What moved between a disk and a main device.
@@ -57,11 +64,27 @@ concept DispatchableModule = std::derived_from<M, torch::nn::Module>;
 /// What a dispatched model does whatever its type is.
 const DeviceMap& device_map_of(const DispatchCore& core);
 OffloadCounts offload_counts_of(const DispatchCore& core);
-c10::Device main_device_of(const DispatchCore& core);
+/// Where arguments are brought to, and what is left alone.
+c10::Device input_device_of(const DispatchCore& core);
+const std::vector<std::string>& skip_keys_of(const DispatchCore& core);
+/// The device of a model's first parameter, for models that are offloaded as a whole; nothing when it has no bytes.
+std::optional<c10::Device> first_device_of(const torch::nn::Module& module);
 /// Drops all offloaded weights that are in memory.
 void drop_weights(const DispatchCore& core);
 std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module, const DeviceMap& map,
                                        const DispatchOptions& options);
+
+/// While it lives, a model can be called whose weights are on several devices: its operators bring their tensors to one.
+class [[nodiscard]] CallScope {
+ public:
+  explicit CallScope(const DispatchCore& core);
+  ~CallScope();
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  std::unique_ptr<residency::AlignmentScope> scope_;
+};
 
 /// A module out of a holder (what TORCH_MODULE makes) or a shared pointer.
 template <class H>
@@ -75,8 +98,10 @@ auto module_of(const H& holder) {
 
 }  // namespace detail
 
-/// A model whose weights lie where its device map says. Calls go to the module's `forward`, with inputs that are on the main
-/// device. The module stays usable by itself, also when this is gone.
+/// A model whose weights lie where its device map says. Calls go to the module's `forward`, with arguments on the main device and
+/// results where the first tensor of the arguments was. An argument that `forward` takes as a reference to non-const, such as a
+/// cache that it fills, is the caller's own. The module stays usable by itself, also when this is gone; unless its weights are
+/// on several devices.
 template <detail::DispatchableModule M>
 class DispatchedModel {
  public:
@@ -85,7 +110,9 @@ class DispatchedModel {
 
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    const detail::CallScope scope(*core_);
+    return detail::call_on_device(*module_, detail::input_device_of(*core_), detail::skip_keys_of(*core_), /*back=*/true,
+                                  std::forward<Arguments>(arguments)...);
   }
 
   /// Where each part of it lives.
@@ -103,9 +130,10 @@ class DispatchedModel {
   std::shared_ptr<detail::DispatchCore> core_;
 };
 
-/// Puts the weights of a model where `device_map` says. Those on disk are written to `offload_dir`. UsageError when the map
-/// leaves a weight without a place or names what the model lacks, when a weight goes to disk and there is no folder, or one has
-/// no bytes; then nothing was changed.
+/// Puts the weights of a model where `device_map` says. Those on disk are written to `offload_dir`, unless its index has all of
+/// them in the right shape and dtype: then they are what the folder has, and the model's own are dropped. UsageError when the map
+/// leaves a weight without a place or names what the model lacks, when a weight goes to disk and there is no folder, one has no
+/// bytes, or the main device is too small for a layer; then nothing was changed.
 template <class H>
 auto dispatch_model(const H& model, const DeviceMap& device_map, const DispatchOptions& options = {}) {
   auto module = detail::module_of(model);
@@ -113,11 +141,26 @@ auto dispatch_model(const H& model, const DeviceMap& device_map, const DispatchO
   return DispatchedModel(std::move(module), std::move(core));
 }
 
-/// All weights on disk: `dispatch_model` with one place.
+namespace detail {
+/// All weights on one place: they come to `main_device`, by default that of the first parameter, when they are used.
+template <class H>
+auto offload_all(const H& model, const Place& place, DispatchOptions options) {
+  if (!options.main_device) options.main_device = first_device_of(*module_of(model));
+  return dispatch_model(model, DeviceMap{{"", place}}, options);
+}
+}  // namespace detail
+
+/// All weights on the CPU, to be computed with on `main_device`.
+template <class H>
+auto cpu_offload(const H& model, const DispatchOptions& options = {}) {
+  return detail::offload_all(model, Place(c10::kCPU), options);
+}
+
+/// All weights on disk, to be computed with on `main_device`.
 template <class H>
 auto disk_offload(const H& model, const std::string& offload_dir, DispatchOptions options = {}) {
   options.offload_dir = offload_dir;
-  return dispatch_model(model, DeviceMap{{"", Place::disk()}}, options);
+  return detail::offload_all(model, Place::disk(), options);
 }
 
 }  // namespace accelerate

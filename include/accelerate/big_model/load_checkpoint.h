@@ -19,6 +19,11 @@ struct LoadCheckpointOptions {
   bool offload_buffers = false;
   /// What floating-point weights become; by default what the model's are.
   std::optional<c10::ScalarType> dtype = {};
+  /// Weights of modules with these names become float32 instead, whatever `dtype` is.
+  std::vector<std::string> keep_in_fp32_modules = {};
+  /// Changes nothing: Python puts weights for the CPU on disk for a while, since it holds them twice. Here each is read once, to
+  /// where it belongs.
+  std::optional<bool> offload_state_dict = {};
   std::vector<std::string> preload_module_classes = {};
   /// Names that only the model or only the checkpoint has are errors. Otherwise the former get the values that the constructor
   /// would have given them, and the latter are passed over.
@@ -29,6 +34,7 @@ struct LoadCheckpointOptions {
   std::optional<c10::Device> main_device = {};
   std::optional<ByteSize> offload_budget = {};
   bool mmap = false;
+  std::vector<std::string> skip_keys = {};
 };
 
 namespace detail {

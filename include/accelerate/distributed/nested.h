@@ -38,6 +38,9 @@ concept SequenceLike = !MapLike<T> && !TextLike<T> && requires(T & t) {
   t.begin();
   t.end();
 };
+/// JSON and its like.
+template <class T>
+concept SequenceOfItself = SequenceLike<T> && std::is_same_v<typename T::value_type, T>;
 template <class T>
 struct is_optional : std::false_type {};
 template <class T>
@@ -113,6 +116,8 @@ constexpr bool may_hold_tensors() {
     return true;
   } else if constexpr (MapLike<T>) {
     return may_hold_tensors<typename T::mapped_type>();
+  } else if constexpr (SequenceOfItself<T>) {
+    return false;
   } else if constexpr (SequenceLike<T> || is_optional<T>::value) {
     return may_hold_tensors<typename T::value_type>();
   } else if constexpr (TupleLike<T>) {
@@ -131,6 +136,10 @@ template <class T>
 concept Nested = detail::may_hold_tensors<std::remove_cvref_t<T>>();
 
 namespace detail {
+/// Data in which tensors can be found: of a struct with more fields nothing is known.
+template <class T>
+concept Searchable = Nested<T> && !(PlainStruct<T> && field_count<T>() > kMostFields);
+
 void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking);
 int64_t find_batch_size(const Leaves& leaves);
 void slice_tensors(const Leaves& leaves, int64_t start, int64_t stop);

@@ -74,10 +74,6 @@ class ModelCore {
   std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
 };
 
-/// A result of a forward pass in which tensors can be found.
-template <class T>
-concept Searchable = Nested<T> && !(PlainStruct<T> && field_count<T>() > kMostFields);
-
 /// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process
 /// has been lost over it; what else `backward` throws comes out as it is.
 void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward);

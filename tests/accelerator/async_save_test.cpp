@@ -182,20 +182,5 @@ TEST_F(TogetherAsyncSave, ProcessesGoOnInStepAndTheCheckpointHoldsTheMomentOfThe
   }
 }
 
-TEST_F(TogetherAsyncSave, WeightsThatAreExchangedWaitForTheCopy) {
-  const CommonFolder folder(accelerator());
-  LargeRun run(2048);
-  const auto at_the_call = run.now();
-  run.accelerator.save_state(folder / "saved", {.async = true});
-  {
-    const torch::NoGradGuard no_grad;
-    at::Tensor mean = run.accelerator.reduce(run.weight().detach(), accelerate::Reduction::mean);
-    EXPECT_TRUE(torch::allclose(mean, at_the_call[0]));
-    run.weight().copy_(run.accelerator.broadcast(torch::ones_like(mean)));
-  }
-  run.accelerator.load_state(folder / "saved");
-  expect_same(run.now(), at_the_call);
-}
-
 }  // namespace
 }  // namespace async_save

@@ -1,5 +1,6 @@
-// Saving and loading a run of 1.2 GB. Reads "action folder" lines from standard input and answers each with seconds (of the call,
-// until the checkpoint can be seen, of processors) and with the peak of memory above what the process held before, in MB.
+// Saving and loading a run of 1.2 GB, and training while it is saved. Reads "action folder" lines from standard input and answers
+// each with seconds (of the call, until the checkpoint can be seen, of processors) and with the peak of memory above what the
+// process held before, in MB.
 // checkpoint_speed (Python) asks this program and the peer's in turns.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -16,12 +17,19 @@
 namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 2048;  // 100 million weights
+constexpr int64_t kSteps = 10, kRows = 32;      // as many as last longer than a save
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
-    for (int64_t i = 0; i < kLayers; ++i) register_module("fc" + std::to_string(i), torch::nn::Linear(kWidth, kWidth));
+    for (int64_t i = 0; i < kLayers; ++i) {
+      layers.push_back(register_module("fc" + std::to_string(i), torch::nn::Linear(kWidth, kWidth)));
+    }
   }
-  torch::Tensor forward(const torch::Tensor& x) { return x; }
+  torch::Tensor forward(torch::Tensor x) {
+    for (auto& layer : layers) x = layer(x).relu();
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
 };
 TORCH_MODULE(Net);
 
@@ -46,36 +54,48 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// The call that is measured.
-void act(accelerate::Accelerator& accelerator, const std::string& action, const std::string& folder) {
-  if (action == "save") accelerator.save_state(folder);
-  if (action == "save_async") accelerator.save_state(folder, {.async = true});
-  if (action == "load") accelerator.load_state(folder);
-  if (action == "load_unverified") accelerator.load_state(folder, {.verify = false});
-}
+struct Run {
+  accelerate::Accelerator accelerator;
+  Net net;
+  torch::optim::AdamW adamw{net->parameters(), torch::optim::AdamWOptions(1e-4)};
+  std::function<void()> step;
+
+  Run() {
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    step = [this, model = model, optimizer = optimizer, input = torch::randn({kRows, kWidth})]() mutable {
+      accelerator.backward(model(input).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+  }
+
+  /// What is measured.
+  void act(const std::string& action, const std::string& folder) {
+    if (action == "load") accelerator.load_state(folder);
+    if (action == "load_unverified") accelerator.load_state(folder, {.verify = false});
+    if (action.starts_with("save")) accelerator.save_state(folder, {.async = action.starts_with("save_async")});
+    if (!action.ends_with("steps")) return;
+    for (int64_t i = 0; i < kSteps; ++i) step();
+  }
+};
 
 }  // namespace
 
 int main() {
-  accelerate::Accelerator accelerator;
-  Net net;
-  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-4));
-  auto [model, optimizer] = accelerator.prepare(net, adamw);
-  for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::full_like(parameter, 0.01);
-  optimizer.step();
-  optimizer.zero_grad();
+  Run run;
+  run.step();
   malloc_trim(0);
   for (std::string action, folder; std::cin >> action >> folder;) {
     std::ofstream("/proc/self/clear_refs") << 5 << std::flush;  // the peak begins anew
     const double before = memory("VmRSS");
     const double cpu = cpu_seconds();
     const auto start = std::chrono::steady_clock::now();
-    act(accelerator, action, folder);
+    run.act(action, folder);
     const double call = seconds_since(start);
-    while (!std::filesystem::exists(folder + "/accelerate_manifest.json"))
+    while (action != "steps" && !std::filesystem::exists(folder + "/accelerate_manifest.json"))
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::cout << call << ' ' << seconds_since(start) << ' ' << cpu_seconds() - cpu << ' ' << memory("VmHWM") - before
               << std::endl;
   }
-  accelerator.end_training();
+  run.accelerator.end_training();
 }

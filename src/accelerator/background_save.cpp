@@ -36,7 +36,7 @@ void BackgroundSave::work() {
     part_failure_ = "writing it was not possible.";
   }
   failure_ = part_failure_;
-  job_.files.clear();  // the copies of all weights
+  job_.content = {};  // the copies of all weights
   part_written_ = true;
   part_written_.notify_all();
   if (job_.staged) {

@@ -206,7 +206,7 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
   throw_failure("save_state", shared_failure(parts.state, failure, where));
   failure = failure_of([&] {
     auto* const copies = options.async ? &copies_ : nullptr;
-    job.files = take_snapshot(parts, target.aside, {options.safe_serialization, copies, leads(parts.state)});
+    job.content = take_snapshot(parts, target.aside, {options.safe_serialization, copies, leads(parts.state)});
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
   job.aside = target.aside;
@@ -226,8 +226,7 @@ void RunCheckpoints::write(const ProcessState& state, SaveJob job, bool async, s
   throw_failure("save_state", shared_failure(state, job.staged ? job.put_together() : "", where));
 }
 
-std::vector<RunFile> RunCheckpoints::take_snapshot(const RunParts& parts, const std::string& folder,
-                                                   const SnapshotOptions& options) {
+RunSnapshot RunCheckpoints::take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options) {
   std::vector<TensorDict> weights;
   for (const auto* module : modules_of(parts)) weights.push_back(state_dict(*module));
   for (const auto& hook : *save_hooks_) hook(modules_of(parts), weights, folder);

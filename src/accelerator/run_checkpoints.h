@@ -54,7 +54,7 @@ class RunCheckpoints {
   void write(const ProcessState& state, SaveJob job, bool async, std::source_location where);
   /// Those above the limit, but for the one that was just saved.
   void remove_oldest(int saved) const;
-  std::vector<RunFile> take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
+  RunSnapshot take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
 
   std::string checkpoints_folder() const;
   /// What load_state is given, checked; nothing when none was asked for by name and there is none. What was read to check it is

@@ -31,20 +31,21 @@ std::vector<std::string> model_names(size_t number) {
   return {numbered_name("model", number, ".safetensors"), numbered_name("pytorch_model", number, ".bin")};
 }
 
-/// Collects files, of copies where the run goes on.
+/// Collects files, of copies where the run goes on. Those of weights and of optimizers are made later: they are most of it, and
+/// nothing but operators writes to them. What objects of the user have is theirs to write to in any way.
 class Snapshot {
  public:
   explicit Snapshot(HostCopies* copies) : copies_(copies) {}
 
-  void add(const std::string& name, StateDict state) {
-    Value value = copies_ ? copied_value(state, *copies_) : Value(std::move(state));
+  void add(const std::string& name, StateDict state, CopyTime when = CopyTime::now) {
+    Value value = copies_ ? copied_value(state, *copies_, when) : Value(std::move(state));
     files.push_back(
         {name, [name, value = std::move(value)](ByteSink& sink) { write_value(sink, torch_archive_name(name), value); }});
   }
 
-  void add(const std::string& name, TensorFormat format, TensorDict tensors) {
+  void add(const std::string& name, TensorFormat format, TensorDict tensors, CopyTime when = CopyTime::now) {
     if (copies_) {
-      for (auto& item : tensors) item.second = copies_->add(item.second);
+      for (auto& item : tensors) item.second = copies_->add(item.second, when);
     }
     files.push_back(
         {name, [name, format, tensors = std::move(tensors)](ByteSink& sink) { write_tensors(sink, format, name, tensors); }});
@@ -99,16 +100,17 @@ StateDict own_state(const RunParts& parts) {
 void add_weights(Snapshot& snapshot, const std::vector<TensorDict>& weights, bool safe_serialization) {
   for (size_t i = 0; i < weights.size(); ++i) {
     if (safe_serialization) {
-      snapshot.add(numbered_name("model", i, ".safetensors"), TensorFormat::safetensors, without_tied(weights[i]));
+      snapshot.add(numbered_name("model", i, ".safetensors"), TensorFormat::safetensors, without_tied(weights[i]),
+                   CopyTime::later);
     } else {
-      snapshot.add(numbered_name("pytorch_model", i, ".bin"), TensorFormat::torch, weights[i]);
+      snapshot.add(numbered_name("pytorch_model", i, ".bin"), TensorFormat::torch, weights[i], CopyTime::later);
     }
   }
 }
 
 void add_shared(Snapshot& snapshot, const RunParts& parts) {
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
-    snapshot.add(numbered_name("optimizer", i, ".bin"), optimizer_state(parts.optimizers[i], parts.schedulers));
+    snapshot.add(numbered_name("optimizer", i, ".bin"), optimizer_state(parts.optimizers[i], parts.schedulers), CopyTime::later);
   }
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     snapshot.add(numbered_name("scheduler", i, ".bin"), parts.schedulers[i].state_dict());
@@ -148,24 +150,24 @@ FileRecord write_file(const RunFile& file, const fs::path& folder) {
 
 }  // namespace
 
-Value copied_value(const Value& value, HostCopies& copies) {
+Value copied_value(const Value& value, HostCopies& copies, CopyTime when) {
   switch (value.kind()) {
     case Value::Kind::tensor:
-      return copies.add(value.as<at::Tensor>());
+      return copies.add(value.as<at::Tensor>(), when);
     case Value::Kind::list: {
       Value::List list;
-      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item, copies));
+      for (const auto& item : value.as<Value::List>()) list.push_back(copied_value(item, copies, when));
       return list;
     }
     case Value::Kind::tuple: {
       Value::List list;
-      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item, copies));
+      for (const auto& item : value.as<Value::Tuple>().items) list.push_back(copied_value(item, copies, when));
       return Value::Tuple(std::move(list));
     }
     case Value::Kind::dict: {
       StateDict dict;
       dict.set_numbered(value.as<StateDict>().is_numbered());
-      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item, copies);
+      for (const auto& [name, item] : value.as<StateDict>()) dict[name] = copied_value(item, copies, when);
       return dict;
     }
     default:
@@ -181,8 +183,8 @@ std::string numbered_name(const std::string& stem, size_t number, const std::str
   return number == 0 ? stem + extension : fmt::format("{}_{}{}", stem, number, extension);
 }
 
-std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
-                                 std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
+RunSnapshot snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
+                        std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
   if (options.copies) options.copies->begin();
   Snapshot snapshot(options.copies);
   if (options.writes_shared) {
@@ -199,8 +201,7 @@ std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<Tensor
   const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
       {name, [name, random](ByteSink& sink) { write_random_states(sink, torch_archive_name(name), random); }});
-  if (options.copies) options.copies->finish();
-  return std::move(snapshot.files);
+  return {.files = std::move(snapshot.files), .copies = options.copies ? options.copies->finish() : LateCopies()};
 }
 
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder) {

@@ -27,10 +27,17 @@ struct SnapshotOptions {
   bool writes_shared = true;
 };
 
+/// What this process writes of a checkpoint.
+struct RunSnapshot {
+  std::vector<RunFile> files = {};
+  /// To be made before the files are written.
+  LateCopies copies = {};
+};
+
 /// The files that this process writes of a checkpoint taken now, in which the models have these weights. `python_random` are
 /// Python's own random numbers, from the checkpoint that the run went on from, or null.
-std::vector<RunFile> snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
-                                 std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
+RunSnapshot snapshot_of(const RunParts& parts, const std::vector<TensorDict>& weights,
+                        std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
 
 /// Writes them into `folder`, several at a time, and makes them durable.
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder);
@@ -44,7 +51,7 @@ void check_run(const RunParts& parts, FolderFiles& files);
 bool is_read_by(const RunParts& parts, const std::string& name);
 
 /// The same with copies of its tensors.
-Value copied_value(const Value& value, HostCopies& copies);
+Value copied_value(const Value& value, HostCopies& copies, CopyTime when = CopyTime::now);
 /// The record of a file that somebody else wrote.
 FileRecord record_of(const std::string& folder, const std::string& name);
 

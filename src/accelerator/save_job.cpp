@@ -61,15 +61,16 @@ void add_others(Manifest& manifest, const fs::path& folder) {
 
 }  // namespace
 
-std::string SaveJob::write() const {
+std::string SaveJob::write() {
   std::vector<FileRecord> records;
   std::string failure;
   try {
-    records = write_files(files, aside);
+    content.copies.make();
+    records = write_files(content.files, aside);
   } catch (const std::exception& error) {
     failure = error.what();
     std::error_code ignored;
-    for (const auto& file : files) fs::remove(fs::path(aside) / file.name, ignored);
+    for (const auto& file : content.files) fs::remove(fs::path(aside) / file.name, ignored);
   }
   try {
     write_report(*this, records, failure);

@@ -14,7 +14,7 @@ namespace accelerate::detail {
 /// What one process does for a checkpoint, whichever thread does it. Functions return what went wrong, or nothing; they do not
 /// throw.
 struct SaveJob {
-  std::vector<RunFile> files = {};
+  RunSnapshot content = {};
   /// Where it is written before it takes its place.
   std::string aside = {};
   int process = 0, num_processes = 1;
@@ -27,7 +27,7 @@ struct SaveJob {
 
   /// Writes the files, and a report on them beside them. One that could not be written leaves none of this process's files, so
   /// that there is room for the report.
-  std::string write() const;
+  std::string write();
   /// Waits, without a word to them, until all writers have written their reports, or `give_up` is set.
   std::string await_reports(const std::atomic<bool>& give_up) const;
   /// From all reports the manifest; then the folder takes its place.

@@ -19,6 +19,8 @@ namespace {
 // Memory is asked for in such blocks, so that what is kept fits a run whose state grows; what one thread copies at a time.
 constexpr uint64_t kMemoryBlock = uint64_t{64} << 20, kCopyPiece = uint64_t{8} << 20;
 constexpr uint64_t kTorchAlignment = 64;
+// What is copied sooner than it is arranged to be copied later.
+constexpr uint64_t kSmallCopy = uint64_t{64} << 10;
 
 bool is_plain_memory(const at::Tensor& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_conj() &&
@@ -27,18 +29,26 @@ bool is_plain_memory(const at::Tensor& tensor) {
 
 }  // namespace
 
+void LateCopies::make() {
+  in_parallel(pieces_.size(), [&](size_t i) {
+    Piece& piece = pieces_[i];
+    std::memcpy(piece.to.get(), piece.from, piece.size);
+    piece.reading.end();
+  });
+  pieces_.clear();
+}
+
 void HostCopies::begin() {
   copies_.clear();
-  sources_.clear();
   devices_.clear();
   // What a copy of last time still lies in is its own from here on.
   std::erase_if(blocks_, [](const Block& block) { return block.bytes.use_count() > 1; });
   for (auto& block : blocks_) block.used = 0;
 }
 
-at::Tensor HostCopies::add(const at::Tensor& tensor) {
+at::Tensor HostCopies::add(const at::Tensor& tensor, CopyTime when) {
   if (!tensor.defined()) return tensor;
-  if (is_plain_memory(tensor)) return add_plain(tensor);
+  if (is_plain_memory(tensor)) return add_plain(tensor, when);
   if (tensor.device().is_cpu() || tensor.is_meta() || tensor.layout() != at::kStrided)
     return tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   // Only pinned memory is filled while the device works on; torch keeps it for the next time by itself.
@@ -49,18 +59,16 @@ at::Tensor HostCopies::add(const at::Tensor& tensor) {
   return copy;
 }
 
-at::Tensor HostCopies::add_plain(const at::Tensor& tensor) {
+at::Tensor HostCopies::add_plain(const at::Tensor& tensor, CopyTime when) {
   const uint64_t size = tensor.nbytes();
   Block& block = block_for(size);
-  char* const place = block.bytes.get() + block.used;
+  std::shared_ptr<char> place(block.bytes, block.bytes.get() + block.used);
   block.used += (size + kTorchAlignment - 1) / kTorchAlignment * kTorchAlignment;
-  sources_.push_back(tensor);
-  const auto* source = static_cast<const char*>(tensor.const_data_ptr());
-  for (uint64_t done = 0; done < size; done += kCopyPiece) {
-    copies_.push_back({place + done, source + done, std::min(kCopyPiece, size - done)});
-  }
+  const bool waits = when == CopyTime::later && size >= kSmallCopy && LateReading::is_possible(tensor);
+  copies_.push_back({tensor, place, waits ? CopyTime::later : CopyTime::now});
+  char* const bytes = place.get();
   return at::from_blob(
-      place, tensor.sizes(), tensor.strides(), [memory = block.bytes](void*) {}, tensor.options().requires_grad(false));
+      bytes, tensor.sizes(), tensor.strides(), [memory = std::move(place)](void*) {}, tensor.options().requires_grad(false));
 }
 
 HostCopies::Block& HostCopies::block_for(uint64_t size) {
@@ -73,12 +81,28 @@ HostCopies::Block& HostCopies::block_for(uint64_t size) {
   return blocks_.emplace_back(Block{std::move(bytes), wanted});
 }
 
-void HostCopies::finish() {
-  in_parallel(copies_.size(), [&](size_t i) { std::memcpy(copies_[i].to, copies_[i].from, copies_[i].size); });
-  copies_.clear();
-  sources_.clear();
+LateCopies HostCopies::pieces_of(CopyTime when) const {
+  LateCopies made;
+  for (const Copy& copy : copies_) {
+    if (copy.when != when) continue;
+    const auto* source = static_cast<const char*>(copy.source.const_data_ptr());
+    const uint64_t size = copy.source.nbytes();
+    for (uint64_t done = 0; done < size; done += kCopyPiece) {
+      made.pieces_.push_back({std::shared_ptr<char>(copy.to, copy.to.get() + done), source + done,
+                              std::min(kCopyPiece, size - done),
+                              when == CopyTime::later ? LateReading(copy.source) : LateReading()});
+    }
+  }
+  return made;
+}
+
+LateCopies HostCopies::finish() {
+  pieces_of(CopyTime::now).make();
   for (const auto device : devices_) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
   devices_.clear();
+  LateCopies later = pieces_of(CopyTime::later);
+  copies_.clear();
+  return later;
 }
 
 void HostCopies::release() { blocks_.clear(); }

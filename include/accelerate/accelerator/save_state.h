@@ -16,8 +16,9 @@ namespace accelerate {
 struct SaveStateOptions {
   /// Weights as safetensors files; off: files of torch.save.
   bool safe_serialization = true;
-  /// Copies what is to be saved and returns; a thread writes it while training goes on. The next save_state, load_state or
-  /// end_training waits for it, and throws what went wrong.
+  /// Returns at once; threads copy and write what is there now while training goes on. Whoever writes to a weight or to a state of
+  /// an optimizer meanwhile waits until it is copied; only writing by a pointer from before the call cannot be seen. The next
+  /// save_state, load_state or end_training waits for all of it, and throws what went wrong.
   bool async = false;
 };
 

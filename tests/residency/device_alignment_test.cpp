@@ -65,6 +65,7 @@ TEST(DeviceAlignment, WhatFollowsAWeightStaysWithItAndResidualsCome) {
   EXPECT_EQ(torch::stack({x, y, x}).device(), other_device());
   EXPECT_TRUE(equal_values(torch::cat({x, y}), torch::cat({x, y.detach().cpu()})));
   EXPECT_TRUE(equal_values(torch::stack({torch::tensor(1.0), y.sum()}), torch::stack({torch::tensor(1.0), y.sum().cpu()})));
+  EXPECT_EQ(torch::stack({y.sum(), torch::tensor(1.0)}).device(), other_device()) << "numbers in a list come, too";
   const auto here = weight_on(torch::kCPU, torch::randn({4, 4}));
   const auto z = torch::linear(y, here);
   EXPECT_TRUE((y + z).is_cpu());
@@ -75,6 +76,14 @@ TEST(DeviceAlignment, WithoutAWeightTheFirstTensorDecides) {
   const AlignmentScope scope;
   EXPECT_TRUE((here + there).is_cpu());
   EXPECT_EQ((there + here).device(), other_device());
+  EXPECT_TRUE(equal_values(torch::mm(here, there.t()), here.mm(there.cpu().t())));
+}
+
+TEST(DeviceAlignment, ListsThatAreMadeForSeveralDevicesStay) {
+  const AlignmentScope scope;
+  const auto doubled = torch::_foreach_mul({torch::ones({2}), torch::ones({2}, torch::kMeta)}, 2.0);
+  EXPECT_TRUE(doubled[0].is_cpu());
+  EXPECT_TRUE(doubled[1].is_meta());
 }
 
 TEST(DeviceAlignment, WhatIsWrittenStaysWhereItIs) {

@@ -77,7 +77,9 @@ void CopyLane::bring(const WeightHome& home, uint64_t offset, uint64_t size, con
   Borrowed borrowed(*this);
   home.read(borrowed.buffer.bytes.mutable_data_ptr<uint8_t>(), size, offset);
   copy(borrowed.buffer.bytes, 0, to, to_offset, size);
-  borrowed.buffer.copied = mark();
+  if (!stream_) return;
+  if (!borrowed.buffer.copied) borrowed.buffer.copied = std::make_shared<c10::Event>(device_.type());
+  borrowed.buffer.copied->record(*stream_);
 }
 
 std::shared_ptr<const c10::Event> CopyLane::mark() const {

@@ -21,6 +21,8 @@ class TogetherCudaOffload : public Together {};
 namespace {
 
 const c10::Device kGpu(torch::kCUDA, 0);
+/// The room of the largest layer.
+constexpr int64_t kOneLayer = 17000;
 
 /// The saved tower on the GPU, and what it answers there.
 struct OnGpu {
@@ -46,11 +48,11 @@ std::vector<LoadCheckpointOptions> placements(const Saved& saved) {
       {.device_map = "disk"},
       {.device_map = "cpu", .offload_buffers = true},
       {.device_map = "disk", .offload_buffers = true},
-      {.device_map = "cpu", .offload_budget = 1},
-      {.device_map = "disk", .offload_budget = 1},
+      {.device_map = "cpu", .offload_budget = kOneLayer},
+      {.device_map = "disk", .offload_budget = kOneLayer},
       {.device_map = "cpu", .preload_module_classes = {"Block"}},
       {.device_map = mixed},
-      {.device_map = mixed, .offload_budget = 1},
+      {.device_map = mixed, .offload_budget = kOneLayer},
   };
   for (auto& options : all) {
     options.main_device = kGpu;
@@ -108,8 +110,8 @@ TEST_F(TogetherCudaOffload, GradientsAreThoseOfTheResidentModel) {
 TEST_F(TogetherCudaOffload, ChangesOfWeightsOnTheHostStayAndThoseOfACheckpointAreRefused) {
   const Saved saved;
   const Tower tower = empty_tower();
-  const auto model = accelerate::load_checkpoint_and_dispatch(tower, saved.checkpoint(),
-                                                              {.device_map = "cpu", .main_device = kGpu, .offload_budget = 1});
+  const auto model = accelerate::load_checkpoint_and_dispatch(
+      tower, saved.checkpoint(), {.device_map = "cpu", .main_device = kGpu, .offload_budget = kOneLayer});
   const auto tokens = saved.tokens.to(kGpu);
   const auto before = answer_of(tower, tokens);
   {
@@ -138,7 +140,7 @@ TEST_F(TogetherCudaOffload, AModelInMemoryIsDispatchedWhereItLies) {
   const Tower tower(100, 32, 4);
   accelerate::load_checkpoint_in_model(tower, saved.checkpoint());
   const void* before = tower->head->weight.const_data_ptr();
-  const auto model = accelerate::dispatch_model(tower, {{"", "cpu"}}, {.main_device = kGpu, .offload_budget = 1});
+  const auto model = accelerate::dispatch_model(tower, {{"", "cpu"}}, {.main_device = kGpu, .offload_budget = kOneLayer});
   for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(torch::equal(answer_of(tower, resident.tokens), expected));
   EXPECT_TRUE(tower->head->weight.is_cuda());
   const auto scope = accelerate::materialized(*tower->head);

@@ -15,7 +15,7 @@ std::shared_ptr<WeightHome> home_in_memory(at::Tensor bytes);
 /// All bytes of a tensor that fills its storage in order, on the same storage.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
-/// Memory that an accelerator fetches from by itself. Pages that threads have touched and that are locked then are had seven
+/// Memory that an accelerator fetches from by itself. Pages that threads have touched and that are locked then are had several
 /// times faster than pinned memory of torch, which also rounds every piece up to a power of two.
 at::Tensor pinned_memory(uint64_t bytes);
 

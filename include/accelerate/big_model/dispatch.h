@@ -29,7 +29,7 @@ struct DispatchOptions {
   std::optional<c10::Device> main_device = {};
   /// Where weights on disk are written to, or have been: a folder with an index that has all of them is used as it is.
   std::string offload_dir = {};
-  /// Buffers of modules on disk are offloaded too; otherwise they stay on the main device.
+  /// Buffers of offloaded modules are offloaded too; otherwise they stay on the main device.
   bool offload_buffers = false;
   /// Modules of these classes bring their weights all at once, those of their children included.
   std::vector<std::string> preload_module_classes = {};
@@ -44,7 +44,7 @@ struct DispatchOptions {
   std::vector<std::string> skip_keys = {};
 };
 
-/// What moved between a disk and a main device.
+/// What came to a main device from disk or from host memory.
 struct OffloadCounts {
   /// Layers brought, and those of them that were not foreseen.
   int64_t loads = 0, unforeseen = 0;

@@ -2,6 +2,7 @@
 // each with seconds (of the call, until the checkpoint can be seen, of processors) and with the peak of memory above what the
 // process held before, in MB.
 // checkpoint_speed (Python) asks this program and the peer's in turns.
+#include <ATen/DeviceAccelerator.h>
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 
@@ -17,7 +18,8 @@
 namespace {
 
 constexpr int64_t kLayers = 24, kWidth = 2048;  // 100 million weights
-constexpr int64_t kSteps = 5, kRows = 8;        // which last longer than a save
+constexpr int64_t kRows = 8;
+constexpr int64_t kSteps = 5, kStepsOnGpu = 500;  // which last longer than a save
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -62,7 +64,7 @@ struct Run {
 
   Run() {
     auto [model, optimizer] = accelerator.prepare(net, adamw);
-    step = [this, model = model, optimizer = optimizer, input = torch::randn({kRows, kWidth})]() mutable {
+    step = [this, model = model, optimizer = optimizer, input = torch::randn({kRows, kWidth}, accelerator.device())]() mutable {
       accelerator.backward(model(input).mean());
       optimizer.step();
       optimizer.zero_grad();
@@ -74,8 +76,13 @@ struct Run {
     if (action == "load") accelerator.load_state(folder);
     if (action == "load_unverified") accelerator.load_state(folder, {.verify = false});
     if (action.starts_with("save")) accelerator.save_state(folder, {.async = action.starts_with("save_async")});
-    if (!action.ends_with("steps")) return;
-    for (int64_t i = 0; i < kSteps; ++i) step();
+    const int64_t steps = accelerator.device().is_cpu() ? kSteps : kStepsOnGpu;
+    for (int64_t i = 0; action.ends_with("steps") && i < steps; ++i) step();
+    synchronize();
+  }
+
+  void synchronize() {
+    if (!accelerator.device().is_cpu()) at::accelerator::synchronizeDevice(0);
   }
 };
 
@@ -84,6 +91,7 @@ struct Run {
 int main() {
   Run run;
   run.step();
+  run.synchronize();
   malloc_trim(0);
   for (std::string action, folder; std::cin >> action >> folder;) {
     std::ofstream("/proc/self/clear_refs") << 5 << std::flush;  // the peak begins anew

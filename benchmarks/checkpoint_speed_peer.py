@@ -47,7 +47,7 @@ def act(accelerator, action, folder):
 
 
 def main():
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator()
     net = Net()
     model, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-4))
     for parameter in net.parameters():
@@ -61,6 +61,8 @@ def main():
         before = memory("VmRSS")
         cpu, start = time.process_time(), time.perf_counter()
         act(accelerator, action, folder)
+        if accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
         took = time.perf_counter() - start
         print(took, took, time.process_time() - cpu, memory("VmHWM") - before, flush=True)
 

@@ -1,18 +1,10 @@
 #include "parallel/compress_hook.h"
 
 namespace accelerate::detail {
-namespace {
-
-at::Tensor converted(const at::Tensor& tensor, CommHook hook) {
-  if (hook == CommHook::no) return tensor;
-  return tensor.to(hook == CommHook::fp16 ? at::kHalf : at::kBFloat16);
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& bucket) {
   const at::Tensor gradients = bucket.getBuffer();
-  at::Tensor small = converted(converted(gradients, wrapper_), hook_);
+  at::Tensor small = gradients.to(dtype_);
   // A bucket that is of this dtype already still belongs to the reducer.
   if (small.is_alias_of(gradients)) small = small.clone();
   // Divided before they are added up: 16 bits overflow soon.
@@ -20,8 +12,8 @@ c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& 
   std::vector<at::Tensor> tensors = {small};
   const auto sum = group_->allreduce(tensors)->getFuture();
   return sum->then(
-      [gradients, wrapper = wrapper_](c10::ivalue::Future& done) {
-        gradients.copy_(converted(c10d::detail::parseCppCommHookResult(done.value()), wrapper));
+      [gradients](c10::ivalue::Future& done) {
+        gradients.copy_(c10d::detail::parseCppCommHookResult(done.value()));
         return c10::IValue(gradients);
       },
       c10::TensorType::get());

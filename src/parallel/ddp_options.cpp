@@ -6,10 +6,24 @@
 namespace accelerate::detail {
 namespace {
 
-void check_comm_hook(CommHook hook, const char* option) {
-  if (hook == CommHook::no || hook == CommHook::fp16 || hook == CommHook::bf16) return;
-  throw UsageError(std::string(option) + " is number " + std::to_string(static_cast<int>(hook)) +
-                   ", which is none of CommHook::no, fp16 and bf16.");
+std::string in_words(CommHook hook) { return "number " + std::to_string(static_cast<int>(hook)); }
+
+void check_power_sgd(const PowerSgdOptions& options) {
+  if (options.matrix_approximation_rank < 1) {
+    throw UsageError("matrix_approximation_rank is " + std::to_string(options.matrix_approximation_rank) +
+                     ": matrices have a rank of at least 1.");
+  }
+  if ((options.use_error_feedback || options.warm_start) && options.start_powerSGD_iter < 2) {
+    throw UsageError("start_powerSGD_iter is " + std::to_string(options.start_powerSGD_iter) +
+                     ": error feedback and a warm start need at least 2, since buckets change after the first exchange.");
+  }
+  if (!(options.min_compression_rate >= 0)) {
+    throw UsageError("min_compression_rate is " + std::to_string(options.min_compression_rate) + ", which is below 0.");
+  }
+  if (!(options.orthogonalization_epsilon >= 0)) {
+    throw UsageError("orthogonalization_epsilon is " + std::to_string(options.orthogonalization_epsilon) +
+                     ", and a norm cannot become smaller by it.");
+  }
 }
 
 }  // namespace
@@ -19,8 +33,14 @@ void check_ddp_options(const DdpOptions& options) {
     throw UsageError("bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) +
                      ": a bucket holds at least 1 MiB. The default is 25.");
   }
-  check_comm_hook(options.comm_hook, "comm_hook");
-  check_comm_hook(options.comm_wrapper, "comm_wrapper");
+  if (options.comm_hook < CommHook::no || options.comm_hook > CommHook::batched_power_sgd) {
+    throw UsageError("comm_hook is " + in_words(options.comm_hook) +
+                     ", which is none of CommHook::no, fp16, bf16, power_sgd and batched_power_sgd.");
+  }
+  if (options.comm_wrapper < CommHook::no || options.comm_wrapper > CommHook::bf16) {
+    throw UsageError("comm_wrapper is " + in_words(options.comm_wrapper) + ", which is none of CommHook::no, fp16 and bf16.");
+  }
+  if (options.comm_hook >= CommHook::power_sgd) check_power_sgd(options.comm_state_option);
 }
 
 }  // namespace accelerate::detail

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <accelerate/parallel/power_sgd_options.h>
+
 namespace accelerate {
 
-/// The dtype that gradients travel in: their own, or 16 bits.
-enum class CommHook { no, fp16, bf16 };
+/// How gradients travel: as they are, in 16 bits, or as two thin matrices whose product is nearly the gradient of a parameter
+/// (power_sgd), or of all that travel together (batched_power_sgd).
+enum class CommHook { no, fp16, bf16, power_sgd, batched_power_sgd };
 
 /// How the processes of a run agree on gradients. The names are those of Python's DistributedDataParallelKwargs.
 struct DdpOptions {
@@ -17,10 +20,12 @@ struct DdpOptions {
   bool gradient_as_bucket_view = false;
   /// The same parameters take part in every step, however often each: unused ones are found once.
   bool static_graph = false;
-  /// What gradients are converted to for their journey.
+  /// What gradients become for their journey.
   CommHook comm_hook = CommHook::no;
-  /// What they are converted to before the hook sees them, and after it. Without a hook it has no effect, as in Python.
+  /// What they are converted to before the hook sees them: no, fp16 or bf16. Without a hook it has no effect, as in Python.
   CommHook comm_wrapper = CommHook::no;
+  /// For power_sgd and batched_power_sgd.
+  PowerSgdOptions comm_state_option = {};
 };
 
 namespace detail {

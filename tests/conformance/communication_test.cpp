@@ -1,0 +1,67 @@
+#include "conformance/communication_cases.h"
+#include "support/together.h"
+
+namespace {
+
+using namespace communication_cases;
+using nlohmann::json;
+
+class TogetherGoldenCommunication : public Together {
+ protected:
+  /// The cases of a kind that were recorded with as many processes.
+  static std::vector<json> cases(const std::string& kind) {
+    std::vector<json> found;
+    const json all = golden::read("communication.json");
+    for (const auto& c : all.at(kind)) {
+      if (c.at("processes") == world()) found.push_back(c);
+    }
+    return found;
+  }
+};
+
+accelerate::DdpOptions golden_ddp_options(const json& c) {
+  accelerate::DdpOptions ddp;
+  ddp.comm_hook = c.at("hook") == "power_sgd" ? accelerate::CommHook::power_sgd : accelerate::CommHook::batched_power_sgd;
+  if (c.contains("wrapper")) ddp.comm_wrapper = accelerate::CommHook::fp16;
+  auto& options = ddp.comm_state_option;
+  const json& given = c.at("options");
+  options.matrix_approximation_rank = given.at("matrix_approximation_rank");
+  options.start_powerSGD_iter = given.at("start_powerSGD_iter");
+  options.min_compression_rate = given.value("min_compression_rate", options.min_compression_rate);
+  options.use_error_feedback = given.value("use_error_feedback", options.use_error_feedback);
+  options.warm_start = given.value("warm_start", options.warm_start);
+  options.orthogonalization_epsilon = given.value("orthogonalization_epsilon", options.orthogonalization_epsilon);
+  options.random_seed = given.value("random_seed", options.random_seed);
+  options.batch_tensors_with_same_shape = given.value("batch_tensors_with_same_shape", options.batch_tensors_with_same_shape);
+  return ddp;
+}
+
+TEST_F(TogetherGoldenCommunication, PowerSgdMakesOfGradientsWhatPyTorchsHooksMake) {
+  golden::Tally tally("communication.json, PowerSGD on " + std::to_string(world()));
+  for (const auto& c : cases("power_sgd")) {
+    const auto shapes = c.at("shapes").get<std::vector<std::vector<int64_t>>>();
+    Parameters net(shapes);
+    accelerate::Model<ParametersImpl> model(net.ptr(), state(), {.ddp = golden_ddp_options(c)}, std::source_location::current());
+    double furthest = 0;
+    for (int iteration = 0; iteration < c.at("iterations"); ++iteration) {
+      model.zero_grad();
+      std::vector<torch::Tensor> gradients;
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        gradients.push_back(wave(shapes[i], 1000 * iteration + 100 * rank() + static_cast<int64_t>(i)));
+      }
+      accelerate::detail::run_backward(state(), std::source_location::current(), [&] { model(gradients).backward(); });
+      if (iteration < 2) continue;
+      const json& theirs = c.at("results").at(static_cast<size_t>(iteration - 2));
+      for (size_t i = 0; i < shapes.size(); ++i) furthest = std::max(furthest, distance(net->all[i].grad(), theirs.at(i)));
+    }
+    // Half precision has 11 bits, and a last one that falls the other way comes back by error feedback.
+    const double tolerance = c.contains("wrapper") ? 1e-2 : 1e-5;
+    tally.judge(c.at("hook").get<std::string>() + " " + c.at("options").dump() + c.value("wrapper", ""), furthest <= tolerance,
+                "differs by " + std::to_string(furthest));
+  }
+  if (world() == 2 || world() == 3) {
+    EXPECT_GT(tally.cases(), 20);
+  }
+}
+
+}  // namespace

@@ -66,5 +66,6 @@
 #include <accelerate/big_model/tied_parameters.h>
 
 #include <accelerate/accelerator/accelerator.h>
+#include <accelerate/accelerator/local_sgd.h>
 #include <accelerate/accelerator/notebook_launcher.h>
 #include <accelerate/accelerator/options.h>

@@ -64,4 +64,48 @@ TEST_F(TogetherGoldenCommunication, PowerSgdMakesOfGradientsWhatPyTorchsHooksMak
   }
 }
 
+/// The weights of the model after each step, and after the scope.
+std::vector<std::vector<torch::Tensor>> local_sgd_trajectory(const json& c) {
+  accelerate::Accelerator accelerator;
+  torch::nn::Linear linear(4, 3);
+  {
+    torch::NoGradGuard no_grad;
+    linear->weight.copy_(wave({3, 4}, 1));
+    linear->bias.copy_(wave({3}, 2));
+  }
+  torch::optim::SGD sgd(linear->parameters(), torch::optim::SGDOptions(0.1));
+  auto [model, optimizer] = accelerator.prepare(linear, sgd);
+  std::vector<std::vector<torch::Tensor>> trajectory;
+  const auto note = [&] { trajectory.push_back({linear->weight.detach().clone(), linear->bias.detach().clone()}); };
+  accelerate::LocalSGD local(accelerator, model, c.at("steps"), c.at("enabled"));
+  for (int step = 0; step < c.at("iterations"); ++step) {
+    optimizer.zero_grad();
+    const int64_t seed = 10 * step + accelerator.process_index();
+    accelerator.backward((model(wave({5, 4}, seed)) - wave({5, 3}, seed + 500)).square().mean());
+    optimizer.step();
+    local.step();
+    note();
+  }
+  local.finish();
+  note();
+  return trajectory;
+}
+
+TEST_F(TogetherGoldenCommunication, LocalSgdTakesTheWeightsThatPythonTakes) {
+  golden::Tally tally("communication.json, LocalSGD on " + std::to_string(world()));
+  for (const auto& c : cases("local_sgd")) {
+    const auto trajectory = local_sgd_trajectory(c);
+    double furthest = trajectory.size() == c.at("results").size() ? 0 : 1;
+    for (size_t step = 0; step < trajectory.size() && rank() == 0; ++step) {
+      for (size_t i = 0; i < 2; ++i) {
+        furthest = std::max(furthest, distance(trajectory[step][i], c.at("results").at(step).at(i)));
+      }
+    }
+    tally.judge("every " + c.at("steps").dump(), furthest <= 1e-6, "differs by " + std::to_string(furthest));
+  }
+  if (world() == 2 || world() == 3) {
+    EXPECT_EQ(tally.cases(), 4);
+  }
+}
+
 }  // namespace

@@ -54,6 +54,7 @@
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
+#include <accelerate/parallel/sync_batch_norm.h>
 
 #include <accelerate/big_model/cpu_offload_hook.h>
 #include <accelerate/big_model/device_map.h>

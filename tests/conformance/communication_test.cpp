@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "conformance/communication_cases.h"
 #include "support/together.h"
 
@@ -105,6 +107,98 @@ TEST_F(TogetherGoldenCommunication, LocalSgdTakesTheWeightsThatPythonTakes) {
   }
   if (world() == 2 || world() == 3) {
     EXPECT_EQ(tally.cases(), 4);
+  }
+}
+
+/// A batch norm of any number of dimensions.
+struct NormLayer {
+  explicit NormLayer(const json& c) {
+    torch::nn::BatchNormOptions options(3);
+    const json& given = c.at("options");
+    options.affine(given.value("affine", true)).track_running_stats(given.value("track_running_stats", true));
+    options.eps(given.value("eps", 1e-5));
+    if (given.contains("momentum")) {
+      options.momentum(given.at("momentum").is_null() ? std::optional<double>() : given.at("momentum").get<double>());
+    }
+    if (c.at("dims") == 1) take(torch::nn::BatchNorm1d(options));
+    if (c.at("dims") == 2) take(torch::nn::BatchNorm2d(options));
+    if (c.at("dims") == 3) take(torch::nn::BatchNorm3d(options));
+  }
+
+  template <class Holder>
+  void take(Holder layer) {
+    module = layer.ptr();
+    forward = [layer](const torch::Tensor& x) mutable { return layer->forward(x); };
+    if (!layer->options.affine()) return;
+    torch::NoGradGuard no_grad;
+    layer->weight.copy_(wave({3}, 1));
+    layer->bias.copy_(wave({3}, 2));
+  }
+
+  /// The parameter or buffer of a name; undefined when there is none.
+  torch::Tensor tensor(const std::string& name) const {
+    const auto parameters = module->named_parameters(), buffers = module->named_buffers();
+    if (parameters.contains(name)) return parameters[name];
+    return buffers.contains(name) ? buffers[name] : torch::Tensor();
+  }
+
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<torch::Tensor(const torch::Tensor&)> forward;
+};
+
+class TogetherGoldenBatchNorm : public TogetherGoldenCommunication {
+ protected:
+  /// Of a tensor that all processes have parts of, recorded as a whole: how far this process's part is from it.
+  static double part_distance(const torch::Tensor& ours, const json& theirs, const std::vector<int64_t>& rows, int64_t row_size) {
+    const auto r = static_cast<size_t>(rank());
+    const int64_t begin = std::accumulate(rows.begin(), rows.begin() + rank(), int64_t{0}) * row_size;
+    return distance(ours, json(theirs.begin() + begin, theirs.begin() + begin + rows[r] * row_size));
+  }
+
+  /// How far a step is from the recorded one.
+  static double step_distance(NormLayer& layer, const json& recorded, int64_t step, const std::vector<int64_t>& sample) {
+    const auto rows = recorded.at("rows").get<std::vector<int64_t>>();
+    std::vector<int64_t> shape = sample;
+    shape.insert(shape.begin(), rows[static_cast<size_t>(rank())]);
+    const int64_t row_size = wave(sample, 0).numel();
+    auto input = wave(shape, 10 * step + rank()).requires_grad_();
+    layer.module->zero_grad();
+    const auto output = layer.forward(input);
+    (output * wave(shape, 10 * step + rank() + 500)).sum().backward();
+    double furthest = std::max(part_distance(output, recorded.at("output"), rows, row_size),
+                               part_distance(input.grad(), recorded.at("input_gradient"), rows, row_size));
+    for (const std::string name : {"weight", "bias"}) {
+      if (recorded.at(name + "_gradient").is_null()) continue;
+      const auto sum = accelerate::reduce(state(), layer.tensor(name).grad(), accelerate::Reduction::sum);
+      furthest = std::max(furthest, distance(sum, recorded.at(name + "_gradient")));
+    }
+    for (const std::string name : {"running_mean", "running_var"}) {
+      if (recorded.at(name).is_null()) continue;
+      furthest = std::max(furthest, distance(layer.tensor(name), recorded.at(name)));
+    }
+    return furthest;
+  }
+};
+
+TEST_F(TogetherGoldenBatchNorm, ConvertedLayersAreOneBatchNormOfTheJoinedBatch) {
+  golden::Tally tally("communication.json, batch norm on " + std::to_string(world()));
+  const std::map<int, std::vector<int64_t>> samples = {{1, {3}}, {2, {3, 2, 3}}, {3, {3, 2, 2, 2}}};
+  for (const auto& c : cases("batch_norm")) {
+    NormLayer layer(c);
+    EXPECT_EQ(accelerate::convert_sync_batchnorm(state(), *layer.module), 1);
+    const auto& sample = samples.at(c.at("dims"));
+    double furthest = 0;
+    for (size_t step = 0; step < c.at("steps").size(); ++step) {
+      furthest = std::max(furthest, step_distance(layer, c.at("steps").at(step), static_cast<int64_t>(step), sample));
+    }
+    layer.module->eval();
+    std::vector<int64_t> shape = sample;
+    shape.insert(shape.begin(), 4);
+    furthest = std::max(furthest, distance(layer.forward(wave(shape, 99)), c.at("evaluated")));
+    tally.judge(c.at("dims").dump() + "d " + c.at("options").dump(), furthest <= 1e-5, "differs by " + std::to_string(furthest));
+  }
+  if (world() == 2 || world() == 3) {
+    EXPECT_EQ(tally.cases(), 8);
   }
 }
 

@@ -1,4 +1,4 @@
-"""Writes tests/golden/communication.json: what PyTorch's PowerSGD hooks made of gradients, Accelerate's LocalSGD of parameters, and
+"""Writes tests/golden/communication.json: what PyTorch's PowerSGD hooks made of gradients, Accelerate's LocalSGD of weights, and
 batch norm of a batch that processes share.
 
     pip install torch==2.13.0 accelerate==1.15.0
@@ -7,9 +7,9 @@ batch norm of a batch that processes share.
 Gradients, data and weights are `wave(shape, seed)`, so that the file holds results alone.
 
 power_sgd: `options` of PowerSGDState, the hook, the wrapper, the shapes of the parameters of one bucket, and for each iteration
-from the third on what process 0 (and so every process) had of each gradient after the exchange. Each process puts in wave(shape, 1000 * iteration + 100 *
-rank + parameter). The batched hook of this release hands a matrix where a batch of matrices is asserted, and fails; it was run with
-the assertion satisfied by a batch of one.
+from the third on what process 0 (and so every process) had of each gradient after the exchange. Each process puts in
+wave(shape, 1000 * iteration + 100 * rank + parameter). The batched hook of this release hands a matrix where a batch of matrices
+is asserted, and fails; it was run with the assertion satisfied by a batch of one.
 local_sgd: the weights of a Linear(4, 3) on process 0 after each step of SGD, and after the scope.
 batch_norm: outputs, gradients and statistics of torch's BatchNorm on the whole batch, which processes have parts of.
 """
@@ -29,7 +29,8 @@ def wave(shape, seed):
     for size in shape:
         count *= size
     numbers = torch.arange(count, dtype=torch.float64)
-    return (torch.sin(numbers * 0.7 + seed * 1.3) + 0.3 * torch.cos(numbers * numbers * 0.11 + seed)).to(torch.float32).view(shape)
+    waves = torch.sin(numbers * 0.7 + seed * 1.3) + 0.3 * torch.cos(numbers * numbers * 0.11 + seed)
+    return waves.to(torch.float32).view(shape)
 
 
 def batched_orthogonalize(orthogonalize):
@@ -47,7 +48,6 @@ class Parameters(torch.nn.Module):
         self.all = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
 
     def forward(self, gradients):
-        # One operator for all, so that they come in the order of the parameters on any machine.
         return sum((parameter * gradient).sum() for parameter, gradient in zip(self.all, gradients))
 
 
@@ -138,7 +138,8 @@ def power_sgd_cases():
 
 
 def local_sgd_cases():
-    return [{"steps": steps, "enabled": enabled, "iterations": 7} for steps, enabled in ((1, True), (3, True), (8, True), (3, False))]
+    kinds = ((1, True), (3, True), (8, True), (3, False))
+    return [{"steps": steps, "enabled": enabled, "iterations": 7} for steps, enabled in kinds]
 
 
 def batch_norm_case(dims, options, rows, steps=3):
@@ -170,12 +171,12 @@ def batch_norm_case(dims, options, rows, steps=3):
         })
     norm.eval()
     evaluated = norm(wave([4, features] + rest, 99))
-    return {"dims": dims, "options": options, "steps": recorded, "evaluated": evaluated.flatten().tolist()}
+    return {"dims": dims, "options": options, "processes": len(rows[0]), "steps": recorded, "evaluated": evaluated.flatten().tolist()}
 
 
 def batch_norm_cases():
     cases = []
-    for rows in ([[3, 3], [2, 5]], [[2, 2, 2], [1, 4, 3]]):
+    for rows in ([[3, 3], [2, 5], [0, 5]], [[2, 2, 2], [2, 4, 3], [3, 0, 4]]):
         for dims in (1, 2, 3):
             cases.append(batch_norm_case(dims, {}, rows))
         cases.append(batch_norm_case(2, {"affine": False}, rows))

@@ -15,10 +15,13 @@ ChosenHook choose_comm_hook(const DdpOptions& options, const c10::intrusive_ptr<
   ChosenHook chosen;
   switch (options.comm_hook) {
     case CommHook::no:
+      if (options.gradient_predivide_factor != 0) {
+        chosen.hook = std::make_unique<CompressHook>(group, std::nullopt, options.gradient_predivide_factor);
+      }
       return chosen;
     case CommHook::fp16:
     case CommHook::bf16:
-      chosen.hook = std::make_unique<CompressHook>(group, dtype_of_hook(options.comm_hook));
+      chosen.hook = std::make_unique<CompressHook>(group, dtype_of_hook(options.comm_hook), options.gradient_predivide_factor);
       break;
     case CommHook::power_sgd:
     case CommHook::batched_power_sgd:

@@ -10,6 +10,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "parallel/bucket_size.h"
 #include "parallel/comm_hook.h"
 #include "parallel/packed_broadcast.h"
 
@@ -113,7 +114,8 @@ std::vector<size_t> numbers_of_unused(const std::string& message) {
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                            std::source_location where)
-    : DataParallel(module, communicator, options, where, Trained(*module)) {}
+    : DataParallel(module, communicator, with_bucket_size(options, communicator, module->parameters().front().device(), where),
+                   where, Trained(*module)) {}
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                            std::source_location where, Trained trained)

@@ -1,6 +1,7 @@
 #include <accelerate/core/error.h>
 #include <accelerate/parallel/ddp_options.h>
 
+#include <cmath>
 #include <string>
 
 namespace accelerate::detail {
@@ -8,7 +9,17 @@ namespace {
 
 std::string in_words(CommHook hook) { return "number " + std::to_string(static_cast<int>(hook)); }
 
-void check_power_sgd(const PowerSgdOptions& options) {
+void check_power_sgd(const DdpOptions& ddp) {
+  const PowerSgdOptions& options = ddp.comm_state_option;
+  if (ddp.gradient_predivide_factor != 0) {
+    throw UsageError("gradient_predivide_factor has no meaning for PowerSGD, whose factors are normalised: leave it at 0.");
+  }
+  if (ddp.bucket_cap_mb == 0 && (options.use_error_feedback || options.warm_start)) {
+    throw UsageError(
+        "bucket_cap_mb is 0, and PowerSGD remembers what belongs to a bucket: a run that goes on from a checkpoint needs the "
+        "same "
+        "ones, so name their size.");
+  }
   if (options.matrix_approximation_rank < 1) {
     throw UsageError("matrix_approximation_rank is " + std::to_string(options.matrix_approximation_rank) +
                      ": matrices have a rank of at least 1.");
@@ -29,9 +40,9 @@ void check_power_sgd(const PowerSgdOptions& options) {
 }  // namespace
 
 void check_ddp_options(const DdpOptions& options) {
-  if (options.bucket_cap_mb < 1) {
+  if (options.bucket_cap_mb < 0) {
     throw UsageError("bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) +
-                     ": a bucket holds at least 1 MiB. The default is 25.");
+                     ": a bucket holds at least 1 MiB; 0 chooses by how fast exchanges are. The default is 25.");
   }
   if (options.comm_hook < CommHook::no || options.comm_hook > CommHook::batched_power_sgd) {
     throw UsageError("comm_hook is " + in_words(options.comm_hook) +
@@ -40,7 +51,11 @@ void check_ddp_options(const DdpOptions& options) {
   if (options.comm_wrapper < CommHook::no || options.comm_wrapper > CommHook::bf16) {
     throw UsageError("comm_wrapper is " + in_words(options.comm_wrapper) + ", which is none of CommHook::no, fp16 and bf16.");
   }
-  if (options.comm_hook >= CommHook::power_sgd) check_power_sgd(options.comm_state_option);
+  if (!(options.gradient_predivide_factor >= 0) || std::isinf(options.gradient_predivide_factor)) {
+    throw UsageError("gradient_predivide_factor is " + std::to_string(options.gradient_predivide_factor) +
+                     ": gradients are divided by something above 0; 0 is the number of processes.");
+  }
+  if (options.comm_hook >= CommHook::power_sgd) check_power_sgd(options);
 }
 
 }  // namespace accelerate::detail

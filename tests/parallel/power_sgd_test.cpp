@@ -131,6 +131,10 @@ TEST(PowerSgdOptions, ValuesThatMeanNothingAreErrors) {
   EXPECT_THROW(check({.min_compression_rate = -1}), accelerate::UsageError);
   EXPECT_THROW(check({.min_compression_rate = std::nan("")}), accelerate::UsageError);
   EXPECT_THROW(check({.orthogonalization_epsilon = -1e-8}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = 0, .comm_hook = CommHook::power_sgd}),
+               accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.comm_hook = CommHook::power_sgd, .gradient_predivide_factor = 2}),
+               accelerate::UsageError);
   EXPECT_NO_THROW(accelerate::detail::check_ddp_options({.comm_state_option = {.matrix_approximation_rank = 0}}));
   EXPECT_THROW(accelerate::detail::check_ddp_options({.comm_hook = CommHook::fp16, .comm_wrapper = CommHook::power_sgd}),
                accelerate::UsageError);

@@ -12,7 +12,8 @@ enum class CommHook { no, fp16, bf16, power_sgd, batched_power_sgd };
 struct DdpOptions {
   /// Every process starts a forward pass with the buffers of the main process.
   bool broadcast_buffers = true;
-  /// Gradients travel in buckets of about this many MiB, so that the first ones leave while the last are being calculated.
+  /// Gradients travel in buckets of about this many MiB, so that the first ones leave while the last are being calculated. 0: the
+  /// main process chooses by how fast exchanges are, which takes a moment in prepare.
   int bucket_cap_mb = 25;
   /// Parameters that a forward pass does not use are looked for, and need no gradient. Without it they are an error.
   bool find_unused_parameters = false;
@@ -24,6 +25,10 @@ struct DdpOptions {
   CommHook comm_hook = CommHook::no;
   /// What they are converted to before the hook sees them: no, fp16 or bf16. Without a hook it has no effect, as in Python.
   CommHook comm_wrapper = CommHook::no;
+  /// Gradients are divided by this before they are added up, and by the rest of the number of processes afterwards: between 1
+  /// (16 bits may overflow) and the number of processes (they may underflow). 0: all of it before, as in Python. Not for
+  /// PowerSGD.
+  double gradient_predivide_factor = 0;
   /// For power_sgd and batched_power_sgd.
   PowerSgdOptions comm_state_option = {};
 };

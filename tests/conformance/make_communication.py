@@ -171,7 +171,8 @@ def batch_norm_case(dims, options, rows, steps=3):
         })
     norm.eval()
     evaluated = norm(wave([4, features] + rest, 99))
-    return {"dims": dims, "options": options, "processes": len(rows[0]), "steps": recorded, "evaluated": evaluated.flatten().tolist()}
+    case = {"dims": dims, "options": options, "processes": len(rows[0]), "steps": recorded}
+    return {**case, "evaluated": evaluated.flatten().tolist()}
 
 
 def batch_norm_cases():

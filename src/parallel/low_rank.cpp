@@ -22,7 +22,7 @@ void gram_schmidt(at::Tensor& matrices, double epsilon) {
     column.div_(norm);
     if (i + 1 == columns) break;
     at::Tensor rest = matrices.narrow(2, i + 1, columns - i - 1);
-    rest.sub_((column * rest).sum(at::IntArrayRef{1}, /*keepdim=*/true) * column);
+    rest.sub_(column.mul(rest).sum(at::IntArrayRef{1}, /*keepdim=*/true).mul(column));
   }
 }
 

@@ -54,6 +54,7 @@
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
+#include <accelerate/parallel/sync_batch_norm.h>
 
 #include <accelerate/big_model/cpu_offload_hook.h>
 #include <accelerate/big_model/device_map.h>
@@ -66,5 +67,6 @@
 #include <accelerate/big_model/tied_parameters.h>
 
 #include <accelerate/accelerator/accelerator.h>
+#include <accelerate/accelerator/local_sgd.h>
 #include <accelerate/accelerator/notebook_launcher.h>
 #include <accelerate/accelerator/options.h>

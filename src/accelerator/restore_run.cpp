@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerator/hook_states.h"
 #include "accelerator/run_files.h"
 #include "checkpoint/module_fit.h"
 
@@ -93,9 +94,13 @@ void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
               [&] { load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo); });
   }
   load_loaders(parts, loaded, undo);
+  if (loaded.hooks) {
+    // Their tensors are replaced, not written to.
+    undo.add([parts, kept = hook_states_of(parts)] { load_hook_states(parts, kept); });
+    load_from(loaded.file(hook_states_name(parts.state.process_index())), [&] { load_hook_states(parts, *loaded.hooks); });
+  }
   if (loaded.random) {
-    load_from(loaded.file(random_states_name(parts.state.process_index())),
-              [&] { restore_random_states(*loaded.random); });
+    load_from(loaded.file(random_states_name(parts.state.process_index())), [&] { restore_random_states(*loaded.random); });
   }
 }
 

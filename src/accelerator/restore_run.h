@@ -13,7 +13,7 @@ struct LoadedRun {
   std::string folder;
   std::vector<TensorDict> models;
   std::vector<StateDict> optimizers, schedulers, registered;
-  std::optional<StateDict> scaler, own;
+  std::optional<StateDict> scaler, own, hooks;
   std::optional<RandomStates> random;
   TensorDict gradients;
 
@@ -37,8 +37,8 @@ class UndoList {
 };
 
 /// Sets everything that may refuse what it is given, and keeps in `undo` how it was: optimizers, schedulers, scaler, loaders,
-/// registered objects, random numbers. Models are only compared with their weights. CheckpointError names the file that does not
-/// fit. The states of the optimizers are used up.
+/// registered objects, hooks of gradients, random numbers. Models are only compared with their weights. CheckpointError names the
+/// file that does not fit. The states of the optimizers are used up.
 void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo);
 /// Sets the rest, which cannot fail any more: weights, gradients, counters.
 void restore_weights(RunParts& parts, const LoadedRun& loaded);

@@ -11,6 +11,7 @@
 
 #include <filesystem>
 
+#include "accelerator/hook_states.h"
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/value_file.h"
 #include "core/crc32.h"
@@ -197,6 +198,9 @@ RunSnapshot snapshot_of(const RunParts& parts, const std::vector<TensorDict>& we
       snapshot.add(gradients_name(parts.state.process_index()), TensorFormat::safetensors, std::move(gradients));
     }
   }
+  if (StateDict hooks = hook_states_of(parts); !hooks.empty()) {
+    snapshot.add(hook_states_name(parts.state.process_index()), std::move(hooks));
+  }
   const std::string name = random_states_name(parts.state.process_index());
   const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
@@ -298,6 +302,7 @@ bool is_read_by(const RunParts& parts, const std::string& name) {
   // The others are those of other processes.
   if (name.starts_with(kGradients)) return name == gradients_name(process);
   if (name.starts_with(kRandomStates)) return name == random_states_name(process);
+  if (name.starts_with(kHookStates)) return name == hook_states_name(process);
   return is_run_file(name);
 }
 
@@ -319,6 +324,7 @@ std::shared_ptr<LoadedRun> read_run(const RunParts& parts, FolderFiles& files) {
   const std::string random = random_states_name(parts.state.process_index());
   if (files.contains(random)) loaded->random = read_random_states(*files.open(random));
   loaded->gradients = read_gradients(files, parts);
+  loaded->hooks = read_hook_states(files, parts);
   return loaded;
 }
 

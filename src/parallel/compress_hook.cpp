@@ -1,27 +1,18 @@
 #include "parallel/compress_hook.h"
 
 namespace accelerate::detail {
-namespace {
-
-at::Tensor converted(const at::Tensor& tensor, CommHook hook) {
-  if (hook == CommHook::no) return tensor;
-  return tensor.to(hook == CommHook::fp16 ? at::kHalf : at::kBFloat16);
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10::ivalue::Future> CompressHook::runHook(c10d::GradBucket& bucket) {
   const at::Tensor gradients = bucket.getBuffer();
-  at::Tensor small = converted(converted(gradients, wrapper_), hook_);
-  // A bucket that is of this dtype already still belongs to the reducer.
-  if (small.is_alias_of(gradients)) small = small.clone();
+  at::Tensor small = gradients.to(dtype_.value_or(gradients.scalar_type()));
   // Divided before they are added up: 16 bits overflow soon.
-  small.div_(group_->getSize());
+  small.div_(predivide_);
   std::vector<at::Tensor> tensors = {small};
   const auto sum = group_->allreduce(tensors)->getFuture();
   return sum->then(
-      [gradients, wrapper = wrapper_](c10::ivalue::Future& done) {
-        gradients.copy_(converted(c10d::detail::parseCppCommHookResult(done.value()), wrapper));
+      [gradients, rest = group_->getSize() / predivide_](c10::ivalue::Future& done) {
+        gradients.copy_(c10d::detail::parseCppCommHookResult(done.value()));
+        if (rest != 1) gradients.div_(rest);
         return c10::IValue(gradients);
       },
       c10::TensorType::get());

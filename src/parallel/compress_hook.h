@@ -1,24 +1,25 @@
 #pragma once
 
-#include <accelerate/parallel/ddp_options.h>
+#include <optional>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 namespace accelerate::detail {
 
-/// Sends the gradients of a bucket in 16 bits: converted, divided by the number of processes, added up, and converted back.
+/// Sends the gradients of a bucket in another dtype, or in their own: converted, divided, added up, divided again so that the
+/// mean over all processes comes out, and converted back.
 class CompressHook : public c10d::CommHookInterface {
  public:
-  /// `hook` is fp16 or bf16. Gradients are first converted to what `wrapper` says, and so is the result.
-  CompressHook(c10::intrusive_ptr<c10d::ProcessGroup> group, CommHook hook, CommHook wrapper)
-      : group_(std::move(group)), hook_(hook), wrapper_(wrapper) {}
+  /// `predivide` is what gradients are divided by before they are added up; 0: the number of processes.
+  CompressHook(c10::intrusive_ptr<c10d::ProcessGroup> group, std::optional<at::ScalarType> dtype, double predivide)
+      : group_(std::move(group)), dtype_(dtype), predivide_(predivide == 0 ? group_->getSize() : predivide) {}
 
   c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override;
   at::Tensor parseHookResult(const c10::IValue& result) override { return c10d::detail::parseCppCommHookResult(result); }
 
  private:
-  c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  CommHook hook_;
-  CommHook wrapper_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  const std::optional<at::ScalarType> dtype_;
+  const double predivide_;
 };
 
 }  // namespace accelerate::detail

@@ -10,7 +10,8 @@
 #include <limits>
 #include <unordered_set>
 
-#include "parallel/compress_hook.h"
+#include "parallel/bucket_size.h"
+#include "parallel/comm_hook.h"
 #include "parallel/packed_broadcast.h"
 
 namespace accelerate::detail {
@@ -113,7 +114,8 @@ std::vector<size_t> numbers_of_unused(const std::string& message) {
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                            std::source_location where)
-    : DataParallel(module, communicator, options, where, Trained(*module)) {}
+    : DataParallel(module, communicator, with_bucket_size(options, communicator, module->parameters().front().device(), where),
+                   where, Trained(*module)) {}
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                            std::source_location where, Trained trained)
@@ -132,9 +134,9 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
       logger_(std::make_shared<c10d::Logger>(reducer_)) {
   reducer_->set_logger(logger_);
   if (options.static_graph) reducer_->set_static_graph();
-  if (options.comm_hook != CommHook::no) {
-    reducer_->register_comm_hook(std::make_unique<CompressHook>(group_, options.comm_hook, options.comm_wrapper));
-  }
+  auto chosen = choose_comm_hook(options, group_);
+  hook_state_ = std::move(chosen.state);
+  if (chosen.hook) reducer_->register_comm_hook(std::move(chosen.hook));
 }
 
 void DataParallel::before_forward() {
@@ -235,6 +237,34 @@ void DataParallel::expect_gradients() {
 void DataParallel::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   if (options_.static_graph && !first_graph_seen_) reducer_->forget_graph();
   reducer_->prepare_for_backward(outputs);
+}
+
+std::optional<StateDict> DataParallel::hook_state() const {
+  if (!hook_state_) return {};
+  StateDict state = hook_state_->state_dict();
+  Value::List order;
+  for (const size_t number : reducer_->order()) order.emplace_back(names_[number]);
+  state["order"] = std::move(order);
+  return state;
+}
+
+void DataParallel::load_hook_state(const StateDict& state) {
+  if (!hook_state_) return;
+  std::vector<size_t> order;
+  for (const auto& name : state.at("order").as<Value::List>()) {
+    const auto found = std::find(names_.begin(), names_.end(), name.get<std::string>());
+    if (found == names_.end())
+      throw UsageError("it tells of a parameter " + name.get<std::string>() + ", which is not trained here.");
+    order.push_back(static_cast<size_t>(found - names_.begin()));
+  }
+  if (!order.empty() && order.size() != names_.size()) {
+    throw UsageError("it tells of " + std::to_string(order.size()) + " parameters, and " + std::to_string(names_.size()) +
+                     " are trained here.");
+  }
+  if (const auto now = reducer_->order(); !reducer_->should_rebuild_buckets() && !order.empty() && now != order)
+    throw UsageError("gradients came in another order than they do here: call load_state before the first step.");
+  hook_state_->load_state_dict(state, module_->parameters().front().device());
+  if (!order.empty()) reducer_->expect_order(order);
 }
 
 void DataParallel::set_join(Join* join, size_t number) {

@@ -6,12 +6,14 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <string>
 #include <vector>
 
 #include "distributed/communicator.h"
 #include "parallel/join.h"
+#include "parallel/power_sgd_state.h"
 
 namespace torch::nn {
 class Module;
@@ -27,6 +29,20 @@ class GradientReducer : public c10d::Reducer {
   bool expects_gradients() const { return expect_autograd_hooks_; }
   /// The next forward pass rebuilds the buckets, in the order in which gradients came: an exchange.
   bool will_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
+  /// The order in which gradients came, which buckets are made of, by the numbers of parameters; empty when it is not known yet.
+  std::vector<size_t> order() const {
+    if (!has_rebuilt_bucket_) return {rebuilt_param_indices_.begin(), rebuilt_param_indices_.end()};
+    std::vector<size_t> order;
+    for (const auto& bucket : buckets_) order.insert(order.end(), bucket.variable_indices.begin(), bucket.variable_indices.end());
+    return order;
+  }
+  /// Gradients are known to come in this order: the next forward pass makes buckets of it, unless it has been done.
+  void expect_order(const std::vector<size_t>& order) {
+    if (!should_rebuild_buckets()) return;
+    rebuilt_params_.clear();
+    rebuilt_param_indices_.clear();
+    for (const size_t number : order) push_rebuilt_params(number);
+  }
   /// The next backward pass shows the static graph. Passes that were not to exchange anything have been counted as such.
   void forget_graph() {
     num_bwd_calls_ = 0;
@@ -60,6 +76,12 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// The next backward pass exchanges gradients, also those of forward passes that were not to.
   void expect_gradients();
 
+  /// What the hook that gradients travel by remembers of this process, with the order of buckets that it belongs to; nothing when
+  /// it remembers nothing.
+  std::optional<StateDict> hook_state() const;
+  /// Goes on from such a state, before the next forward pass. UsageError when it does not fit the model.
+  void load_hook_state(const StateDict& state);
+
   /// A backward pass has reached the outputs.
   void outputs_reached();
 
@@ -90,6 +112,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   const c10::intrusive_ptr<WatchfulGroup> group_;
   const std::shared_ptr<GradientReducer> reducer_;
   const std::shared_ptr<c10d::Logger> logger_;  // a reducer that looks for unused parameters takes it for granted
+  std::shared_ptr<PowerSgdState> hook_state_;   // null for a hook that remembers nothing
   Syncs syncs_;
   bool first_graph_seen_ = false;
   Join* join_ = nullptr;

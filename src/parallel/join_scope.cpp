@@ -45,6 +45,8 @@ Join::Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_lo
       throw UsageError("join_uneven_inputs was given models of different process groups.");
     if (model->data_parallel()->joined())
       throw UsageError("join_uneven_inputs was given a model that is in such a scope already.");
+    if (model->data_parallel()->hook_state())
+      throw UsageError("join_uneven_inputs does not go together with PowerSGD: its factors must be the same on all processes.");
   }
   for (size_t number = 0; number < models_.size(); ++number) models_[number]->data_parallel()->set_join(this, number);
 }

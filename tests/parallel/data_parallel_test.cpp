@@ -1,3 +1,4 @@
+#include "parallel/bucket_size.h"
 #include "parallel/parallel_nets.h"
 
 namespace {
@@ -18,6 +19,9 @@ TEST_F(TogetherDataParallel, GradientsAreTheMeanOverRanksWhateverTheOptions) {
       {.find_unused_parameters = true, .static_graph = true},
       {.bucket_cap_mb = 1, .gradient_as_bucket_view = true, .static_graph = true},
       {.comm_wrapper = CommHook::fp16},
+      {.bucket_cap_mb = 0},
+      {.gradient_predivide_factor = 1},
+      {.gradient_as_bucket_view = true, .gradient_predivide_factor = 1.5},
   };
   for (const auto& options : kOptions) {
     torch::manual_seed(rank());  // prepare gives all of them the weights of the first
@@ -68,6 +72,21 @@ TEST_F(TogetherDataParallel, GradientsTravelInSixteenBitsWhenAskedTo) {
       EXPECT_TRUE(torch::equal(gradient.to(dtype).to(torch::kFloat), gradient)) << "it has not travelled in 16 bits";
     }
   }
+}
+
+TEST_F(TogetherDataParallel, APredivisionKeepsSixteenBitsFromOverflowingAndFromVanishing) {
+  if (world() == 1) return;  // nothing travels
+  const auto gradient = [](double size, double factor) {
+    torch::nn::Linear net(torch::nn::LinearOptions(1, 1).bias(false));
+    auto model = prepared(net, {.comm_hook = CommHook::fp16, .gradient_predivide_factor = factor});
+    backward(model(torch::ones({1, 1})).sum() * size);
+    return net->weight.grad().item<double>();
+  };
+  EXPECT_EQ(gradient(40000, 1), INFINITY) << "the sum is more than half precision has";
+  EXPECT_NEAR(gradient(40000, 0), 40000, 40);
+  const double least = std::pow(2.0, -24);  // that half precision has
+  EXPECT_EQ(gradient(least, 1), least);
+  EXPECT_EQ(gradient(least, 64), 0) << "it vanishes when it is divided first";
 }
 
 TEST_F(TogetherDataParallel, BuffersAreThoseOfTheMainProcessAtEveryForwardPass) {
@@ -286,8 +305,22 @@ TEST_F(TogetherDataParallel, AnErrorOfTheUsersOwnInABackwardPassLeavesTheGroupUs
 
 TEST(DdpOptions, ValuesThatMeanNothingAreErrors) {
   EXPECT_NO_THROW(accelerate::detail::check_ddp_options(accelerate::DdpOptions{}));
-  EXPECT_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = 0}), accelerate::UsageError);
+  EXPECT_NO_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = 0}));
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.gradient_predivide_factor = -1}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.gradient_predivide_factor = std::nan("")}), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::check_ddp_options({.gradient_predivide_factor = INFINITY}), accelerate::UsageError);
   EXPECT_THROW(accelerate::detail::check_ddp_options({.bucket_cap_mb = -3}), accelerate::UsageError);
   EXPECT_THROW(accelerate::detail::check_ddp_options({.comm_hook = static_cast<accelerate::CommHook>(7)}),
                accelerate::UsageError);
+}
+
+TEST(BucketSize, SlowStartsNeedLargeBucketsAndMeasurementsThatAreNonsenseNone) {
+  using accelerate::detail::bucket_mb_for;
+  constexpr double kMiBPerSecond = 1024 * 1024;
+  EXPECT_EQ(bucket_mb_for({.latency = 1e-3, .bytes_per_second = 950 * kMiBPerSecond}), 9);
+  EXPECT_EQ(bucket_mb_for({.latency = 1e-5, .bytes_per_second = 1000 * kMiBPerSecond}), 1);
+  EXPECT_EQ(bucket_mb_for({.latency = 1, .bytes_per_second = 1000 * kMiBPerSecond}), 100);
+  EXPECT_EQ(bucket_mb_for({.latency = 1e-3, .bytes_per_second = -5}), 25);
+  EXPECT_EQ(bucket_mb_for({.latency = 1e-3, .bytes_per_second = std::nan("")}), 25);
+  EXPECT_EQ(bucket_mb_for({.latency = 1e-3, .bytes_per_second = INFINITY}), 100);
 }

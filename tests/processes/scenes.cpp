@@ -38,7 +38,7 @@ void tell(const Accelerator& accelerator, Call call) {
   }
 }
 
-Accelerator patient() { return Accelerator({.timeout = 40s}); }
+Accelerator patient(const accelerate::DdpOptions& ddp = {}) { return Accelerator({.ddp = ddp, .timeout = 40s}); }
 
 void killed_in_a_barrier() {
   auto accelerator = patient();
@@ -186,8 +186,8 @@ void plain_backward(const Accelerator&, const torch::Tensor& loss) { loss.backwa
 using Backward = void (*)(const Accelerator&, const torch::Tensor&);
 
 /// Process 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
-void killed_in(Backward backward) {
-  auto accelerator = patient();
+void killed_in(Backward backward, const accelerate::DdpOptions& ddp = {}) {
+  auto accelerator = patient(ddp);
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));
   auto model = accelerator.prepare(net);
   const auto step = [&](bool dies) {
@@ -202,6 +202,12 @@ void killed_in(Backward backward) {
 }
 
 void killed_in_backward() { killed_in(guided_backward); }
+void killed_in_power_sgd() {
+  killed_in(guided_backward,
+            {.comm_hook = accelerate::CommHook::power_sgd,
+             .comm_state_option = {
+                 .start_powerSGD_iter = 1, .min_compression_rate = 1, .use_error_feedback = false, .warm_start = false}});
+}
 void killed_in_plain_backward() { killed_in(plain_backward); }
 
 /// The last process is still calculating when the others have nothing left to do but to wait for its gradients.
@@ -305,6 +311,7 @@ int main(int, char** argv) {
                                                   {"steady", steady},
                                                   {"survivors_stay", survivors_stay},
                                                   {"killed_in_backward", killed_in_backward},
+                                                  {"killed_in_power_sgd", killed_in_power_sgd},
                                                   {"killed_in_plain_backward", killed_in_plain_backward},
                                                   {"slow_backward", slow_backward},
                                                   {"slow_plain_backward", slow_plain_backward},

@@ -326,6 +326,7 @@ TEST_P(KilledInBackward, IsNamedOnAllOthersWithinFiveSeconds) {
 
 INSTANTIATE_TEST_SUITE_P(Scenes, KilledInBackward,
                          ::testing::Values(std::tuple("killed_in_backward", " at scenes.cpp:N"),
+                                           std::tuple("killed_in_power_sgd", " at scenes.cpp:N"),
                                            std::tuple("killed_in_plain_backward", "")));
 
 TEST(Scenes, ADeadProcessIsNotWaitedForBecauseOfItsChildren) {

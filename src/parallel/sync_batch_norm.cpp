@@ -6,6 +6,9 @@
 #include <torch/library.h>
 #include <torch/nn/modules/batchnorm.h>
 
+#include <mutex>
+#include <vector>
+
 #include "distributed/communicator.h"
 #include "parallel/joined_batch_norm.h"
 
@@ -58,11 +61,24 @@ at::Tensor batch_norm_of_layer(const at::Tensor& input, const std::optional<at::
                                    mark->communicator, mark->where);
 }
 
+/// Once, when a layer is first converted: programs without one keep LibTorch's operator.
+void replace_batch_norm() {
+  static std::once_flag once;
+  static std::vector<torch::Library> replaced;
+  std::call_once(once, [] {
+    for (const auto key :
+         {c10::DispatchKey::CPU, c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+      replaced.emplace_back(torch::Library::IMPL, "aten", key, __FILE__, __LINE__).impl("batch_norm", batch_norm_of_layer);
+    }
+  });
+}
+
 template <class Layer>
 bool convert_layer(const std::shared_ptr<torch::nn::Module>& module, const ProcessState& state, std::source_location where) {
   auto* layer = module->as<Layer>();
   if (layer == nullptr) return false;
   if (!state.use_distributed() || mark_of(layer->running_mean) || mark_of(layer->weight)) return true;
+  replace_batch_norm();
   auto mark = std::make_unique<SyncMark>();
   mark->layer = module;
   mark->communicator = state.communicator();
@@ -88,8 +104,3 @@ int64_t convert_sync_batchnorm(const ProcessState& state, torch::nn::Module& mod
 }
 
 }  // namespace accelerate
-
-TORCH_LIBRARY_IMPL(aten, CPU, library) { library.impl("batch_norm", accelerate::batch_norm_of_layer); }
-TORCH_LIBRARY_IMPL(aten, CUDA, library) { library.impl("batch_norm", accelerate::batch_norm_of_layer); }
-TORCH_LIBRARY_IMPL(aten, AutogradCPU, library) { library.impl("batch_norm", accelerate::batch_norm_of_layer); }
-TORCH_LIBRARY_IMPL(aten, AutogradCUDA, library) { library.impl("batch_norm", accelerate::batch_norm_of_layer); }

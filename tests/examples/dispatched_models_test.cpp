@@ -1,5 +1,6 @@
 // Real models whose weights are wherever they fit.
 #include <accelerate/accelerate.h>
+#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <fstream>

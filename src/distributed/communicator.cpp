@@ -450,7 +450,10 @@ std::string Communicator::broadcast_bytes(std::string_view bytes, int from, cons
 
 void Communicator::signal(const std::string& key, const std::string& value) noexcept {
   try {
-    if (parts_.store) parts_.store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+    if (!parts_.store) return;
+    parts_.store->set(key, std::vector<uint8_t>(value.begin(), value.end()));
+    // LibTorch sends a value and returns: once it answers a question, the value has arrived, for all who ask after this.
+    parts_.store->check({key});
   } catch (const std::exception&) {
     // The store is gone with its host: whoever would wait for the key learns that from the store itself.
   }

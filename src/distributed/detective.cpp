@@ -212,10 +212,14 @@ void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   }
 }
 
-std::string Detective::settle(const std::string& story) const {
+std::string Detective::settle(const std::vector<RankReport>& reports) const {
+  const std::string story = tell_story(reports);
   try {
     return within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
   } catch (const std::exception&) {
+    // It has told all there is to know, and may have gone with its host since.
+    const auto is_known = [](const RankReport& report) { return report.presence != Presence::unknown; };
+    if (std::all_of(reports.begin(), reports.end(), is_known)) return story;
     return story + (parts_.first_serves_store
                         ? "\nThe store that process 0 serves cannot be reached: it is gone or stopped, or the network is down."
                         : "\nThe store through which the processes met cannot be reached.");
@@ -229,7 +233,7 @@ std::string Detective::tell(const std::string& reason) const {
   if (page.teller.compare_exchange_strong(teller, parts_.rank + 1)) {
     const auto reports = investigate(reason);
     let_culprits_end(reports);
-    const std::string story = remote_ ? settle(tell_story(reports)) : tell_story(reports);
+    const std::string story = remote_ ? settle(reports) : tell_story(reports);
     machine_->tell(story);
     return story;
   }

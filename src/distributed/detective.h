@@ -62,7 +62,7 @@ class Detective {
   std::vector<RankReport> investigate(const std::string& reason) const;
   void let_culprits_end(const std::vector<RankReport>& reports) const;
   std::string tell(const std::string& reason) const;
-  std::string settle(const std::string& story) const;
+  std::string settle(const std::vector<RankReport>& reports) const;
   bool someone_died() const;
   void watch();
   void look_at_own_call();

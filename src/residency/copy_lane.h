@@ -19,7 +19,7 @@ namespace accelerate::residency {
 
 /// What one thread reads at a time: small enough for several threads to share a large weight, large enough to hide the cost of a
 /// call.
-constexpr uint64_t kPartSize = uint64_t{2} << 20;
+constexpr uint64_t kPartSize = uint64_t{4} << 20;
 
 /// The current stream of this thread on a device.
 c10::Stream current_stream(c10::Device device);

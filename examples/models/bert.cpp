@@ -131,7 +131,7 @@ BertPredictions::BertPredictions(const ModelConfig& config) {
 
 at::Tensor BertPredictions::forward(const at::Tensor& hidden, const at::Tensor& word_weight) {
   const auto transformed = transform_->forward(hidden);
-  return decoder_ ? decoder_(transformed) : at::linear(transformed, word_weight, bias_);
+  return decoder_ ? decoder_(transformed) : tied_logits(transformed, word_weight, bias_);
 }
 
 BertForMaskedLM::BertForMaskedLM(const ModelConfig& config) {

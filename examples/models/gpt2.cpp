@@ -80,7 +80,7 @@ GPT2LMHeadModel::GPT2LMHeadModel(const ModelConfig& config) : CausalLM(config) {
 at::Tensor GPT2LMHeadModel::forward(const at::Tensor& ids, const ForwardOptions& options) {
   auto hidden = transformer_->forward(ids, options.cache);
   if (options.last_only) hidden = hidden.narrow(1, hidden.size(1) - 1, 1);
-  return lm_head_ ? lm_head_(hidden) : at::linear(hidden, transformer_->embedding_weight());
+  return lm_head_ ? lm_head_(hidden) : tied_logits(hidden, transformer_->embedding_weight());
 }
 
 }  // namespace models

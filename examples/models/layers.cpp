@@ -1,5 +1,6 @@
 #include "layers.h"
 
+#include <ATen/autocast_mode.h>
 #include <accelerate/core/error.h>
 #include <torch/torch.h>
 
@@ -46,7 +47,12 @@ Conv1D::Conv1D(int64_t in, int64_t out) {
   bias_ = register_parameter("bias", torch::zeros({out}));
 }
 
-at::Tensor Conv1D::forward(const at::Tensor& x) { return at::matmul(x, weight_) + bias_; }
+/// One operator, so that the bias is added while the product is made, in the dtype of the product.
+at::Tensor Conv1D::forward(const at::Tensor& x) {
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight_.size(1);
+  return at::addmm(bias_, x.reshape({-1, x.size(-1)}), weight_).view(sizes);
+}
 
 Activation activation_named(const std::string& name) {
   if (name == "gelu") return +[](const at::Tensor& x) { return at::gelu(x); };
@@ -69,6 +75,22 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, c
   if (options.scale != 0) scale = options.scale;
   return at::scaled_dot_product_attention(queries, keys, values, mask, /*dropout_p=*/0, /*is_causal=*/whole && asked > 1, scale,
                                           /*enable_gqa=*/queries.size(1) != keys.size(1));
+}
+
+at::Tensor linear_filled_up(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            int64_t multiple) {
+  const int64_t rows = weight.size(0), missing = (multiple - rows % multiple) % multiple;
+  if (missing == 0) return at::linear(x, weight, bias);
+  std::optional<at::Tensor> filled_bias;
+  if (bias) filled_bias = at::constant_pad_nd(*bias, {0, missing});
+  return at::linear(x, at::constant_pad_nd(weight, {0, 0, 0, missing}), filled_bias).narrow(-1, 0, rows);
+}
+
+at::Tensor tied_logits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  constexpr int64_t kMultiple = 64, kManyTokens = 256;  // for a few the product costs less than filling up
+  const bool in_half = at::autocast::is_autocast_enabled(at::kCUDA) || at::isReducedFloatingType(weight.scalar_type());
+  const bool pays = weight.is_cuda() && in_half && x.numel() >= kManyTokens * x.size(-1);
+  return linear_filled_up(x, weight, bias, pays ? kMultiple : 1);
 }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t heads) {

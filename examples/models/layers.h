@@ -46,6 +46,13 @@ struct AttentionOptions {
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                             const AttentionOptions& options = {});
 
+/// at::linear with rows of zeros added to the weight until there are a multiple of `multiple`, and their results left out: the
+/// same values and gradients. For half precision GPUs have fast kernels only for rows of eight numbers.
+at::Tensor linear_filled_up(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                            int64_t multiple);
+/// The logits of a head whose weight is that of the embedding, filled up where that pays.
+at::Tensor tied_logits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = {});
+
 /// [batch, positions, heads * head_dim] as [batch, heads, positions, head_dim], and back.
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);
 at::Tensor merge_heads(const at::Tensor& x);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "examples/models/generation.h"
+#include "examples/models/layers.h"
 #include "examples/models/loading.h"
 #include "support/paths.h"
 #include "support/together.h"
@@ -66,6 +67,21 @@ class ChangedModel {
   TemporaryFolder folder_;
   nlohmann::json config_;
 };
+
+TEST(Models, AHeadThatIsFilledUpHasTheSameValuesAndGradients) {
+  for (const bool with_bias : {false, true}) {
+    const auto x = torch::randn({2, 3, 5}, torch::requires_grad()), weight = torch::randn({7, 5}, torch::requires_grad());
+    const auto bias = with_bias ? std::optional(torch::randn({7}, torch::requires_grad())) : std::nullopt;
+    std::vector<at::Tensor> results;
+    for (const int64_t multiple : {1, 4}) {
+      const auto logits = models::linear_filled_up(x, weight, bias, multiple);
+      logits.square().sum().backward();
+      results.insert(results.end(), {logits.detach(), x.grad(), weight.grad(), with_bias ? bias->grad() : x.grad()});
+      for (const auto& tensor : {x, weight, bias.value_or(x)}) tensor.mutable_grad().reset();
+    }
+    for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(nearly(results[i], results[i + 4])) << i;
+  }
+}
 
 TEST(Models, ACacheGivesTheLogitsOfTheWholeTextHoweverItIsCut) {
   const torch::NoGradGuard no_grad;

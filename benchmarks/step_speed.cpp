@@ -133,10 +133,9 @@ class Measurement {
 
 /// The step as it was written, or captured.
 template <class Written>
-Step in_mode(accelerate::Accelerator& /*accelerator*/, const std::string& mode, Written step) {
+Step in_mode(accelerate::Accelerator& accelerator, const std::string& mode, Written step) {
   if (mode == "eager") return step;
-  // CAPTURE GOES HERE: return accelerator.capture(std::move(step));
-  throw accelerate::UsageError("The mode 'captured' is not there yet: give 'eager'.");
+  return accelerator.capture(std::move(step));
 }
 
 /// What is trained, and how. Parameters are on the host until it is prepared.
@@ -231,7 +230,7 @@ void train_gpt2(const Wishes& wishes, accelerate::Accelerator& accelerator) {
         [vocabulary](auto& model, Batch& batch) {
           // Labels move instead of logits, which then need no copy: as transformers does it. Behind the last is none (-100).
           const auto labels = F::pad(batch.target, F::PadFuncOptions({0, 1}).value(-100)).narrow(1, 1, batch.target.size(1));
-          return F::cross_entropy(model(batch.data).view({-1, vocabulary}), labels.reshape({-1}),
+          return F::cross_entropy(model(batch.data).reshape({-1, vocabulary}), labels.reshape({-1}),
                                   F::CrossEntropyFuncOptions().ignore_index(-100));
         });
 }
@@ -249,7 +248,7 @@ void train_bert(const Wishes& wishes, accelerate::Accelerator& accelerator) {
   train(wishes, accelerator, Training<models::BertForMaskedLM>{net, adamw_of(net, 1e-4, 0.01), batches},
         [vocabulary](auto& model, Batch& batch) {
           const auto logits = model(models::BertInputs{.ids = batch.data});
-          return F::cross_entropy(logits.view({-1, vocabulary}), batch.target.view({-1}));
+          return F::cross_entropy(logits.reshape({-1, vocabulary}), batch.target.view({-1}));
         });
 }
 

@@ -7,6 +7,8 @@
 #include <unordered_set>
 
 #include "accelerator/run_checkpoints.h"
+#include "accelerator/step_capture.h"
+#include "training/gradient_buffers.h"
 
 namespace accelerate {
 
@@ -42,16 +44,28 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   if (scaler_) scaled = scaler_->scale(scaled);
   const auto keep = options.retain_graph || options.create_graph;
   const auto run = [&] { scaled.backward({}, keep, options.create_graph); };
+  if (buffers_ && sync_gradients()) buffers_->give_back(trained_parameters());
   detail::run_backward(state(), where, run);
+  if (buffers_ && !sync_gradients()) buffers_->collect(trained_parameters());
+}
+
+std::vector<at::Tensor> Accelerator::trained_parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& model : models_) {
+    for (auto& parameter : model->parameters()) parameters.push_back(std::move(parameter));
+  }
+  return parameters;
 }
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
+  if (auto* recording = detail::StepRecording::current()) recording->note_use_of_gradients();
   unscale_for_clipping(parameters);
   return accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
+  if (auto* recording = detail::StepRecording::current()) recording->note_use_of_gradients();
   unscale_for_clipping(parameters);
   accelerate::clip_grad_value_(parameters, clip_value);
 }
@@ -79,6 +93,11 @@ void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 
 bool Accelerator::optimizer_step_was_skipped() const {
   return std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& optimizer) { return optimizer.step_was_skipped(); });
+}
+
+std::shared_ptr<detail::StepCapture> Accelerator::step_capture(const CaptureOptions& options, std::source_location where) {
+  return std::make_shared<detail::StepCapture>([this] { return run_parts(); }, device(), options, get_logger("accelerate"),
+                                               where);
 }
 
 AutocastScope Accelerator::autocast(const AutocastOptions& options) const {

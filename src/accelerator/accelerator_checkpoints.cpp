@@ -7,7 +7,7 @@
 namespace accelerate {
 
 detail::RunParts Accelerator::run_parts() const {
-  return {state(), models_, optimizers_, schedulers_, loaders_, scaler_, gradients_, registered_};
+  return {state(), models_, optimizers_, schedulers_, loaders_, scaler_, gradients_, registered_, buffers_};
 }
 
 std::string Accelerator::save_state(const std::string& folder, const SaveStateOptions& options, std::source_location where) {

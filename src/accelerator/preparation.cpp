@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "training/gradient_buffers.h"
+
 namespace accelerate {
 
 namespace {
@@ -37,13 +39,20 @@ ProcessState Preparation::join(AcceleratorOptions& options) {
     throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
   if (steps) options.gradient_accumulation_steps = *steps;
   GradientState(options.gradient_accumulation_steps);
+  const auto dtype = options.gradient_accumulation.dtype;
+  if (dtype && !c10::isFloatingType(*dtype)) {
+    throw UsageError(std::string("gradient_accumulation.dtype is ") + c10::toString(*dtype) +
+                     ": expected one of floating-point numbers.");
+  }
   return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
 }
 
 Preparation::Preparation(AcceleratorOptions options)
     : ProcessControl(join(options)),
       options_(std::move(options)),
-      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {}
+      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {
+  if (const auto dtype = options_.gradient_accumulation.dtype) buffers_ = std::make_shared<detail::GradientBuffers>(*dtype);
+}
 
 Preparation::~Preparation() = default;
 
@@ -150,6 +159,7 @@ void Preparation::free_memory() {
   loaders_.clear();
   models_.clear();
   gradients_->set_step(0);
+  if (buffers_) buffers_ = std::make_shared<detail::GradientBuffers>(*options_.gradient_accumulation.dtype);
   detail::clear_device_cache();
 }
 

@@ -105,11 +105,17 @@ void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
 }
 
 void restore_weights(RunParts& parts, const LoadedRun& loaded) {
+  if (parts.buffers) parts.buffers->clear();
   for (size_t i = 0; i < parts.models.size(); ++i) {
     load_state_dict(parts.models[i]->module(), loaded.models[i]);
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const std::string key = std::to_string(i) + "." + name;
-      if (loaded.gradients.contains(key)) at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
+      if (!loaded.gradients.contains(key)) continue;
+      if (parts.buffers) {
+        parts.buffers->set_sum(parameter, loaded.gradients.at(key));
+      } else {
+        at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
+      }
     }
   }
   if (loaded.own) {

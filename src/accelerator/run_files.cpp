@@ -83,7 +83,8 @@ TensorDict pending_gradients(const RunParts& parts) {
   TensorDict gradients;
   for (size_t i = 0; i < parts.models.size(); ++i) {
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
-      if (parameter.grad().defined()) gradients[std::to_string(i) + "." + name] = parameter.grad();
+      const auto gradient = parts.buffers ? parts.buffers->sum_of(parameter) : parameter.grad();
+      if (gradient.defined()) gradients[std::to_string(i) + "." + name] = gradient;
     }
   }
   return gradients;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "checkpoint/random_states.h"
+#include "training/gradient_buffers.h"
 
 namespace accelerate::detail {
 
@@ -25,6 +26,8 @@ struct RunParts {
   std::shared_ptr<GradScaler> scaler;
   std::shared_ptr<GradientState> gradients;
   std::vector<RegisteredObject> registered;
+  /// Null unless gradients are added up in a dtype of their own.
+  std::shared_ptr<GradientBuffers> buffers = nullptr;
 };
 
 /// The names of files, which are Python's.

@@ -5,11 +5,14 @@
 #include <accelerate/training/gradient_state.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
 #include "training/fused_step.h"
 #include "training/optimizer_state.h"
+#include "training/step_recording.h"
+#include "training/step_verdict.h"
 #include "training/zero_gradient.h"
 
 namespace accelerate {
@@ -29,9 +32,58 @@ struct AcceleratedOptimizer::Core {
 
   void step() {
     find_repetitions();
-    if (!scaler) return kernel->take();
-    skipped = !scaler->step(*optimizer, [this] { kernel->take(); });
+    if (!scaler || !scaler->is_enabled()) return kernel->take();
+    settle();
+    const auto found_inf = scaler->begin_step(*optimizer);
+    // On a CPU there is nothing to wait for, and what several devices have found has to come together first.
+    if (found_inf.size() == 1 && !found_inf.front().is_cpu()) take_back = kernel->take_unless(found_inf.front());
+    if (take_back) {
+      verdict.ask(found_inf.front());
+      verdict.expect();
+    } else {
+      skipped = std::any_of(found_inf.begin(), found_inf.end(), [](const at::Tensor& found) { return found.item<float>() != 0; });
+      if (!skipped) kernel->take();
+    }
+    scaler->end_step(*optimizer);
     scaler->update_after(*optimizer);
+  }
+
+  /// Records a step: what it does on the device, and what is to be done on the host before each replay.
+  void record(detail::StepRecording& recording, const std::shared_ptr<Core>& self) {
+    find_repetitions();
+    if (recording.has_stepped(*optimizer)) throw detail::NotRecordable("an optimizer steps twice in it");
+    recording.note_step(*optimizer);
+    const bool scaled = scaler && scaler->is_enabled();
+    std::optional<at::Tensor> found_inf;
+    if (scaled) {
+      const auto found = scaler->begin_step(*optimizer);
+      if (found.size() != 1) throw detail::NotRecordable("an optimizer has gradients on several devices");
+      found_inf = found.front();
+    }
+    const auto recorded = std::make_shared<detail::RecordedStep>(kernel->record(found_inf));
+    recording.add({.fits = recorded->fits, .run = [self, recorded] {
+                     self->settle();
+                     recorded->begin();
+                   }});
+    if (!scaled) return;
+    verdict.ask(*found_inf);
+    scaler->end_step(*optimizer);
+    scaler->update_after(*optimizer);
+    recording.decided_on_device();
+    recording.add({.run =
+                       [self, recorded] {
+                         self->take_back = recorded->take_back;
+                         self->verdict.expect();
+                       },
+                   .asks_for_result = true});
+  }
+
+  /// Brings up to date what the host knows: whether the last step was skipped, and what it has counted.
+  void settle() {
+    if (!take_back) return;
+    skipped = verdict.skipped();
+    if (skipped) take_back();
+    take_back = nullptr;
   }
 
   /// Groups may have been added.
@@ -60,6 +112,9 @@ struct AcceleratedOptimizer::Core {
   std::unique_ptr<detail::OptimizerStep> kernel;
   size_t known_parameters = 0;
   bool skipped = false;
+  // Of a step that the device decided about and nobody has asked for since.
+  detail::StepVerdict verdict;
+  std::function<void()> take_back;
 };
 
 AcceleratedOptimizer::AcceleratedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<GradientState> gradient_state,
@@ -75,7 +130,9 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 }
 
 void AcceleratedOptimizer::step() {
-  if (core_->gradient_state->sync_gradients()) core_->step();
+  if (!core_->gradient_state->sync_gradients()) return;
+  if (auto* recording = detail::StepRecording::current()) return core_->record(*recording, core_);
+  core_->step();
 }
 
 at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure) {
@@ -86,6 +143,7 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
         "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
         "the step. Call backward first and step without a closure.");
   }
+  if (detail::StepRecording::current()) throw detail::NotRecordable("an optimizer steps with a closure");
   core_->find_repetitions();
   return core_->kernel->take(closure);
 }
@@ -104,13 +162,21 @@ std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
   return parameters;
 }
 
-bool AcceleratedOptimizer::step_was_skipped() const { return core_->skipped; }
+bool AcceleratedOptimizer::step_was_skipped() const {
+  if (core_->scaler && detail::StepRecording::current())
+    throw detail::NotRecordable("it asks whether a step was skipped, which the device is yet to decide");
+  core_->settle();
+  return core_->skipped;
+}
 
-StateDict AcceleratedOptimizer::state_dict() const { return accelerate::state_dict(*core_->optimizer); }
+StateDict AcceleratedOptimizer::state_dict() const { return accelerate::state_dict(optimizer()); }
 
-void AcceleratedOptimizer::load_state_dict(const StateDict& state) { accelerate::load_state_dict(*core_->optimizer, state); }
+void AcceleratedOptimizer::load_state_dict(const StateDict& state) { accelerate::load_state_dict(optimizer(), state); }
 
-torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const { return *core_->optimizer; }
+torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const {
+  if (!detail::StepRecording::current()) core_->settle();
+  return *core_->optimizer;
+}
 
 std::vector<torch::optim::OptimizerParamGroup>& AcceleratedOptimizer::param_groups() const {
   return core_->optimizer->param_groups();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "training/step_recording.h"
 #include "training/torch_scheduler_access.h"
 
 namespace accelerate {
@@ -159,10 +160,14 @@ AcceleratedScheduler::AcceleratedScheduler(ReduceLROnPlateauScheduler& scheduler
     : AcceleratedScheduler(borrowed_scheduler(scheduler), std::move(rule)) {}
 
 void AcceleratedScheduler::step() {
+  if (auto* recording = detail::StepRecording::current())
+    return recording->add({.run = [scheduler = *this]() mutable { scheduler.step(); }, .asks_for_result = true});
   take_steps([this] { state_->inner->step(); });
 }
 
 void AcceleratedScheduler::step(double metric_or_epoch) {
+  if (detail::StepRecording::current())
+    throw detail::NotRecordable("a scheduler is given a number, which would be the same at every replay");
   take_steps([this, metric_or_epoch] { state_->inner->step(metric_or_epoch); });
 }
 

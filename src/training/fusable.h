@@ -17,12 +17,21 @@ inline bool is_fusable(const at::Tensor& parameter) {
          parameter.is_non_overlapping_and_dense() && !parameter.is_neg();
 }
 
+/// Whether elements lie at the same distances. Of a dimension of length 1 the stride says nothing, and differs between weights in
+/// channels-last order and their gradients.
+inline bool has_strides_of(const at::Tensor& tensor, const at::Tensor& other) {
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    if (tensor.size(dim) > 1 && tensor.stride(dim) != other.stride(dim)) return false;
+  }
+  return true;
+}
+
 /// Whether element i of both lies at the same distance from the start of their memory, and as it is: not to be negated when
 /// read. On CPU the kernels do not check it.
 inline bool lies_like(const at::Tensor& tensor, const at::Tensor& parameter) {
   return tensor.layout() == at::kStrided && tensor.scalar_type() == parameter.scalar_type() &&
-         tensor.device() == parameter.device() && tensor.sizes() == parameter.sizes() &&
-         tensor.strides() == parameter.strides() && !tensor.is_neg();
+         tensor.device() == parameter.device() && tensor.sizes() == parameter.sizes() && has_strides_of(tensor, parameter) &&
+         !tensor.is_neg();
 }
 
 /// Takes gradients away from their parameters while it lives, so that an optimizer leaves these parameters alone.

@@ -13,11 +13,14 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <optional>
 #include <typeinfo>
+#include <utility>
 
 #include "training/fusable.h"
 #include "training/serial_scope.h"
+#include "training/step_recording.h"
 
 namespace accelerate::detail {
 namespace {
@@ -30,6 +33,9 @@ class PlainStep : public OptimizerStep {
   explicit PlainStep(Optimizer& optimizer) : optimizer_(optimizer) {}
   void take() override { optimizer_.step(); }
   at::Tensor take(const std::function<at::Tensor()>& closure) override { return optimizer_.step(closure); }
+  RecordedStep record(const std::optional<at::Tensor>&) override {
+    throw NotRecordable("of the optimizers of LibTorch only AdamW, Adam and SGD can be recorded");
+  }
 
  private:
   Optimizer& optimizer_;
@@ -38,11 +44,30 @@ class PlainStep : public OptimizerStep {
 // Tensors that are not worth waking other threads for: the grain of LibTorch's own operators.
 constexpr int64_t kSmall = 32768;
 
+/// What the host tells the device of a step. Its memory stays from step to step, and is never that of a recording, which uses its
+/// own for one thing after the other.
+struct StepNumbers {
+  at::Tensor rate;
+  std::optional<double> rate_told;
+  std::vector<at::Tensor> counts;
+
+  static at::Tensor make(const at::TensorOptions& options) {
+    if (!options.device().is_cpu() && StepRecording::current())
+      throw NotRecordable("its optimizer has not yet taken a step like this one");
+    return at::empty({}, options);
+  }
+};
+
 /// What is common to the calls of all kernels: parameters of one group, device and dtype, with their gradients.
 struct FusedCall {
   const OptimizerParamGroup* group = nullptr;
   bool small = false;
+  // The state of its parameters is yet to be filled.
+  bool begins = false;
   std::vector<at::Tensor> parameters, gradients;
+  std::shared_ptr<StepNumbers> numbers;
+  // The device looks the learning rate up.
+  bool recorded = false;
 
   bool takes(const at::Tensor& parameter, bool is_small) const {
     return small == is_small && parameters.front().device() == parameter.device() &&
@@ -55,13 +80,33 @@ struct FusedCall {
   // Nothing is held between steps: a gradient that is set to none must give its memory back.
   void clear() {
     group = nullptr;
+    begins = false;
     parameters.clear();
     gradients.clear();
+  }
+
+  /// As the kernels of the device take it: those of accelerators look it up as float32 when it is recorded, and a step must have
+  /// the same result either way.
+  double rate_of(double lr) const { return parameters.front().is_cpu() ? lr : static_cast<double>(static_cast<float>(lr)); }
+  void make_numbers(size_t counts) {
+    const auto options = parameters.front().options();
+    if (!numbers || numbers->rate.device() != options.device()) {
+      numbers = std::make_shared<StepNumbers>();
+      numbers->rate = StepNumbers::make(options.dtype(options.device().is_cpu() ? at::kDouble : at::kFloat));
+    }
+    while (numbers->counts.size() < counts) numbers->counts.push_back(StepNumbers::make(options.dtype(at::kFloat)));
+  }
+  void tell_rate(double lr) {
+    if (numbers->rate_told == lr) return;
+    numbers->rate.fill_(lr);
+    numbers->rate_told = lr;
   }
 };
 
 /// Sorts parameters into calls, lets the optimizer itself step those that no kernel steps rightly, then makes the calls. `Call`
-/// is a FusedCall; `Derived` has `bool add(group, parameter)`, which refuses a parameter, and `void make(call)`.
+/// is a FusedCall; `Derived` has `bool add(group, parameter)`, which refuses a parameter, `void make(call, found_inf)`, `void
+/// count(call)` and `uncount(parameters)`, and what a recorded call needs: `refuse_to_begin()`, `prepare_recording(call)`, `bool
+/// still_fits(call)` and `begin(call)`.
 template <class Derived, class Call>
 class FusedStep : public OptimizerStep {
  public:
@@ -70,18 +115,53 @@ class FusedStep : public OptimizerStep {
   void take() override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
-    has_threads_ = at::get_num_threads() > 1;
-    bool refused = false;
-    for (const auto& group : optimizer_.param_groups()) {
-      for (const auto& parameter : group.params()) {
-        const auto& gradient = parameter.grad();
-        if (!gradient.defined()) continue;
-        const bool added = is_fusable(parameter) && lies_like(gradient, parameter) && derived().add(group, parameter);
-        refused = refused || !added;
-      }
+    if (!sort()) step_refused();
+    for (size_t i = 0; i < used_; ++i) launch(calls_[i], {});
+    for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
+  }
+
+  std::function<void()> take_unless(const at::Tensor& found_inf) override {
+    const at::NoGradGuard no_grad;
+    const Cleaner cleaner{*this};
+    const bool all_sorted = sort();
+    // A call that fills a state would leave it empty when it is skipped.
+    for (size_t i = 0; i < used_; ++i) {
+      if (!all_sorted || calls_[i].parameters.front().device() != found_inf.device() || calls_[i].begins) return {};
     }
-    if (refused) step_refused();
-    for (size_t i = 0; i < used_; ++i) launch(calls_[i]);
+    for (size_t i = 0; i < used_; ++i) launch(calls_[i], found_inf);
+    for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
+    return [this, parameters = parameters_of(calls_.begin(), calls_.begin() + static_cast<ptrdiff_t>(used_))] {
+      derived().uncount(parameters);
+    };
+  }
+
+  RecordedStep record(const std::optional<at::Tensor>& found_inf) override {
+    const at::NoGradGuard no_grad;
+    const Cleaner cleaner{*this};
+    derived().refuse_to_begin();
+    if (!sort())
+      throw NotRecordable("no fused kernel steps one of the parameters: it is sparse, overlaps or is of another dtype");
+    const auto calls = std::make_shared<std::vector<Call>>();
+    for (size_t i = 0; i < used_; ++i) {
+      Call& call = calls->emplace_back(std::exchange(calls_[i], {}));
+      calls_[i].numbers = call.numbers;  // whoever steps next tells them
+      call.recorded = true;
+      derived().prepare_recording(call);
+      launch(call, found_inf);
+      call.gradients.clear();
+    }
+    return {.fits =
+                [this, calls, sizes = group_sizes()] {
+                  return group_sizes() == sizes && std::all_of(calls->begin(), calls->end(),
+                                                               [this](const Call& call) { return derived().still_fits(call); });
+                },
+            .begin =
+                [this, calls] {
+                  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+                  for (auto& call : *calls) derived().begin(call);
+                  for (auto& call : *calls) derived().count(call);
+                },
+            .take_back = [this, parameters = parameters_of(calls->begin(), calls->end())] { derived().uncount(parameters); }};
   }
 
   at::Tensor take(const std::function<at::Tensor()>& closure) override {
@@ -121,13 +201,41 @@ class FusedStep : public OptimizerStep {
 
   Derived& derived() { return static_cast<Derived&>(*this); }
 
-  void launch(Call& call) {
+  /// Sorts all parameters that have gradients into calls; false when some were refused.
+  bool sort() {
+    has_threads_ = at::get_num_threads() > 1;
+    bool refused = false;
+    for (const auto& group : optimizer_.param_groups()) {
+      for (const auto& parameter : group.params()) {
+        const auto& gradient = parameter.grad();
+        if (!gradient.defined()) continue;
+        const bool added = is_fusable(parameter) && lies_like(gradient, parameter) && derived().add(group, parameter);
+        refused = refused || !added;
+      }
+    }
+    return !refused;
+  }
+
+  template <class Iterator>
+  static std::vector<at::Tensor> parameters_of(Iterator begin, Iterator end) {
+    std::vector<at::Tensor> parameters;
+    for (; begin != end; ++begin) parameters.insert(parameters.end(), begin->parameters.begin(), begin->parameters.end());
+    return parameters;
+  }
+
+  std::vector<size_t> group_sizes() const {
+    std::vector<size_t> sizes;
+    for (const auto& group : optimizer_.param_groups()) sizes.push_back(group.params().size());
+    return sizes;
+  }
+
+  void launch(Call& call, const std::optional<at::Tensor>& found_inf) {
     {
       std::optional<SerialScope> serial;
       if (call.small) serial.emplace();
       // Autograd looks at every tensor of every list, and has nothing to record here.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      derived().make(call);
+      derived().make(call, found_inf);
     }
     // What it would have done: a backward pass that still needs the old values has to find out.
     for (const auto& parameter : call.parameters) {
@@ -149,12 +257,11 @@ class FusedStep : public OptimizerStep {
   bool has_threads_ = false;
 };
 
-template <class State>
+template <class Options, class State>
 struct AdamCall : FusedCall {
   std::vector<State*> states;
   std::vector<at::Tensor> exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps;
-  // The kernels want the count of steps as float tensors on the device; one serves all parameters that have the same count.
-  std::vector<at::Tensor> counts;
+  std::optional<Options> recorded_options;
 
   void clear() {
     FusedCall::clear();
@@ -162,23 +269,35 @@ struct AdamCall : FusedCall {
     states.clear();
   }
 
-  /// Fills `steps` with the counts of the step to be taken.
-  void count() {
-    if (!counts.empty() && counts.front().device() != parameters.front().device()) counts.clear();
-    size_t used = 0;
-    int64_t last = -1;
-    for (const auto* state : states) {
-      const auto step = state->step() + 1;
-      if (step != last) {
-        if (used == counts.size()) counts.push_back(at::empty({}, parameters.front().options().dtype(at::kFloat)));
-        set(counts[used++], step);
-        last = step;
-      }
-      steps.push_back(counts[used - 1]);
+  /// The kernels want the count of steps as float tensors on the device; one serves all parameters that have the same count.
+  void share_counts() {
+    firsts.clear();
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (i == 0 || states[i]->step() != states[firsts.back()]->step()) firsts.push_back(i);
     }
+    make_numbers(firsts.size());
+    for (size_t i = 0, shared = 0; i < states.size(); ++i) {
+      if (shared + 1 < firsts.size() && firsts[shared + 1] == i) ++shared;
+      steps.push_back(numbers->counts[shared]);
+    }
+  }
+  /// Whether those who share a tensor still have the same count.
+  bool shares_rightly() const {
+    for (size_t i = 0, shared = 0; i < states.size(); ++i) {
+      if (shared + 1 < firsts.size() && firsts[shared + 1] == i) ++shared;
+      if (states[i]->step() != states[firsts[shared]]->step()) return false;
+    }
+    return true;
+  }
+  /// Those of the step to be taken.
+  void tell_counts() {
+    for (size_t i = 0; i < firsts.size(); ++i) set(numbers->counts[i], states[firsts[i]]->step() + 1);
   }
 
  private:
+  // The first parameter of each count.
+  std::vector<size_t> firsts;
+
   static void set(at::Tensor& count, int64_t step) {
     if (count.is_cpu()) {
       *count.mutable_data_ptr<float>() = static_cast<float>(step);
@@ -190,9 +309,9 @@ struct AdamCall : FusedCall {
 
 // AdamW and Adam: alike but for their types and the kernel.
 template <class Options, class State>
-class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<State>> {
+class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, State>> {
  public:
-  using Call = AdamCall<State>;
+  using Call = AdamCall<Options, State>;
   using FusedStep<FusedAdam, Call>::FusedStep;
 
   bool add(const OptimizerParamGroup& group, const at::Tensor& parameter) {
@@ -209,20 +328,71 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<State>> {
     return true;
   }
 
-  void make(Call& call) {
-    call.count();
+  void make(Call& call, const std::optional<at::Tensor>& found_inf) {
+    if (!call.recorded) {
+      call.share_counts();
+      call.tell_counts();
+    }
     const auto& options = options_of(*call.group);
     const auto& [beta1, beta2] = options.betas();
-    const auto kernel = [&](auto&& fused) {
-      fused(call.parameters, call.gradients, call.exp_avgs, call.exp_avg_sqs, call.max_exp_avg_sqs, call.steps, options.lr(),
-            beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false);
+    const auto kernel = [&](const auto& rate) {
+      const auto fused = [&](auto&& function) {
+        function(call.parameters, call.gradients, call.exp_avgs, call.exp_avg_sqs, call.max_exp_avg_sqs, call.steps, rate, beta1,
+                 beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, std::nullopt, found_inf);
+      };
+      if constexpr (std::is_same_v<Options, torch::optim::AdamWOptions>) {
+        fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+      } else {
+        fused([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+      }
     };
-    if constexpr (std::is_same_v<Options, torch::optim::AdamWOptions>) {
-      kernel([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+    if (call.recorded) {
+      kernel(call.numbers->rate);
     } else {
-      kernel([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+      kernel(call.rate_of(options.lr()));
     }
+  }
+
+  void count(Call& call) {
     for (auto* state : call.states) state->step(state->step() + 1);
+  }
+  void uncount(const std::vector<at::Tensor>& parameters) {
+    for (const auto& parameter : parameters) {
+      const auto found = this->optimizer_.state().find(parameter.unsafeGetTensorImpl());
+      if (found == this->optimizer_.state().end()) continue;
+      auto& state = static_cast<State&>(*found->second);
+      state.step(state.step() - 1);
+    }
+  }
+
+  /// A state that is made in a recording would be made anew at every replay.
+  void refuse_to_begin() {
+    for (const auto& group : this->optimizer_.param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (parameter.grad().defined() && this->optimizer_.state().count(parameter.unsafeGetTensorImpl()) == 0)
+          throw NotRecordable("the optimizer meets a parameter for the first time");
+      }
+    }
+  }
+  void prepare_recording(Call& call) {
+    call.share_counts();
+    call.recorded_options = options_of(*call.group);
+  }
+  bool still_fits(const Call& call) const {
+    Options options = options_of(*call.group);
+    options.lr(call.recorded_options->lr());
+    if (!(options == *call.recorded_options)) return false;
+    for (size_t i = 0; i < call.parameters.size(); ++i) {
+      const auto found = this->optimizer_.state().find(call.parameters[i].unsafeGetTensorImpl());
+      if (found == this->optimizer_.state().end() || found->second.get() != call.states[i]) return false;
+      if (!call.states[i]->exp_avg().is_same(call.exp_avgs[i]) || !call.states[i]->exp_avg_sq().is_same(call.exp_avg_sqs[i]))
+        return false;
+    }
+    return call.shares_rightly();
+  }
+  void begin(Call& call) {
+    call.tell_rate(options_of(*call.group).lr());
+    call.tell_counts();
   }
 
  private:
@@ -246,8 +416,8 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<State>> {
 };
 
 struct SgdCall : FusedCall {
-  bool first = false;
   std::vector<at::Tensor> momentum_buffers;
+  std::optional<torch::optim::SGDOptions> recorded_options;
 
   void clear() {
     FusedCall::clear();
@@ -264,29 +434,68 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
       call_for(group, parameter, [](const SgdCall&) { return true; }).add(parameter);
       return true;
     }
-    const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
-    at::Tensor buffer;
-    if (found != optimizer_.state().end()) buffer = static_cast<torch::optim::SGDParamState&>(*found->second).momentum_buffer();
+    at::Tensor buffer = buffer_of(parameter);
     const bool first = !buffer.defined();
     if (first) buffer = at::empty_like(parameter);
     if (!lies_like(buffer, parameter)) return false;
-    SgdCall& call = call_for(group, parameter, [&](const SgdCall& candidate) { return candidate.first == first; });
-    call.first = first;
+    SgdCall& call = call_for(group, parameter, [&](const SgdCall& candidate) { return candidate.begins == first; });
+    call.begins = first;
     call.add(parameter);
     call.momentum_buffers.push_back(std::move(buffer));
     return true;
   }
 
-  void make(SgdCall& call) {
+  void make(SgdCall& call, const std::optional<at::Tensor>& found_inf) {
+    if (!call.recorded) call.make_numbers(0);
     const auto& options = options_of(*call.group);
-    at::_fused_sgd_(call.parameters, call.gradients, call.momentum_buffers, options.weight_decay(), options.momentum(),
-                    options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, call.first);
-    if (call.first) remember(call);
+    const auto kernel = [&](const auto& rate) {
+      at::_fused_sgd_(call.parameters, call.gradients, call.momentum_buffers, options.weight_decay(), options.momentum(), rate,
+                      options.dampening(), options.nesterov(), /*maximize=*/false, call.begins, std::nullopt, found_inf);
+    };
+    if (call.recorded) {
+      kernel(call.numbers->rate);
+    } else {
+      kernel(call.rate_of(options.lr()));
+    }
+    if (call.begins) remember(call);
   }
+
+  void count(SgdCall&) {}
+  void uncount(const std::vector<at::Tensor>&) {}
+
+  void refuse_to_begin() {
+    for (const auto& group : optimizer_.param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (parameter.grad().defined() && options_of(group).momentum() != 0 && !buffer_of(parameter).defined())
+          throw NotRecordable("the optimizer meets a parameter for the first time");
+      }
+    }
+  }
+  void prepare_recording(SgdCall& call) {
+    call.make_numbers(0);
+    call.recorded_options = options_of(*call.group);
+  }
+  bool still_fits(const SgdCall& call) const {
+    torch::optim::SGDOptions options = options_of(*call.group);
+    options.lr(call.recorded_options->lr());
+    if (!(options == *call.recorded_options)) return false;
+    for (size_t i = 0; i < call.momentum_buffers.size(); ++i) {
+      if (!buffer_of(call.parameters[i]).is_same(call.momentum_buffers[i])) return false;
+    }
+    return true;
+  }
+  void begin(SgdCall& call) { call.tell_rate(options_of(*call.group).lr()); }
 
  private:
   static const torch::optim::SGDOptions& options_of(const OptimizerParamGroup& group) {
     return static_cast<const torch::optim::SGDOptions&>(group.options());
+  }
+
+  /// Undefined where there is none yet.
+  at::Tensor buffer_of(const at::Tensor& parameter) const {
+    const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer_.state().end()) return {};
+    return static_cast<const torch::optim::SGDParamState&>(*found->second).momentum_buffer();
   }
 
   // Only now that they are filled: a step may fail before it comes to them.

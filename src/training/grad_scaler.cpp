@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "training/alike_tensors.h"
+#include "training/step_recording.h"
 
 namespace accelerate {
 namespace {
@@ -62,12 +63,14 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
     scale_ = at::full({}, options_.init_scale, options.dtype(at::kFloat));
     growth_tracker_ = at::full({}, init_growth_tracker_, options.dtype(at::kInt));
   }
-  applied_scale_ = scale_;
+  // Not the factor itself: that moves in place, and autograd keeps this one.
+  applied_scale_ = scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
+  applied_in_ = detail::StepRecording::current();
   // Who had no gradients has had nothing unscaled.
   std::erase_if(progress_,
                 [](const auto& item) { return item.second.stage == Stage::unscaled && item.second.found_inf.empty(); });
   for (auto& item : progress_) item.second.outdated = true;
-  return loss.mul(scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true));
+  return loss.mul(applied_scale_);
 }
 
 void GradScaler::check_scaled(const char* call) const {
@@ -88,6 +91,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   }
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
+  if (detail::StepRecording::current() && applied_in_ != detail::StepRecording::current())
+    throw detail::NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
   const at::NoGradGuard no_grad;
   progress.found_inf = unscale_gradients(scaled_gradients_of(optimizer), applied_scale_);
   progress.stage = Stage::unscaled;
@@ -113,6 +118,15 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
     take_step();
     return true;
   }
+  const auto found_inf = begin_step(optimizer);
+  const bool finite =
+      std::all_of(found_inf.begin(), found_inf.end(), [](const at::Tensor& found) { return found.item<float>() == 0; });
+  if (finite) take_step();
+  end_step(optimizer);
+  return finite;
+}
+
+std::vector<at::Tensor> GradScaler::begin_step(torch::optim::Optimizer& optimizer) {
   check_scaled("step");
   auto& progress = progress_[&optimizer];
   if (progress.stage == Stage::stepped)
@@ -125,19 +139,15 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
         "GradScaler::step: no parameter of the optimizer has a gradient. Call backward before it, on a loss that "
         "depends on these parameters.");
   }
-  const bool finite = std::all_of(progress.found_inf.begin(), progress.found_inf.end(),
-                                  [](const at::Tensor& found) { return found.item<float>() == 0; });
-  if (finite) take_step();
-  progress.stage = Stage::stepped;
-  return finite;
+  return progress.found_inf;
 }
+
+void GradScaler::end_step(torch::optim::Optimizer& optimizer) { progress_[&optimizer].stage = Stage::stepped; }
 
 void GradScaler::move_scale(const std::vector<at::Tensor>& found_inf) {
   if (found_inf.empty()) throw UsageError("GradScaler::update: no optimizer has stepped since the last update.");
   auto any = found_inf.front().to(scale_.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
   for (size_t i = 1; i < found_inf.size(); ++i) any.add_(found_inf[i].to(scale_.device(), at::kFloat, /*non_blocking=*/true));
-  // Not in place: applied_scale_ may still be needed.
-  scale_ = scale_.clone();
   at::_amp_update_scale_(scale_, growth_tracker_, any, options_.growth_factor, options_.backoff_factor, options_.growth_interval);
 }
 
@@ -146,7 +156,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   check_scaled("update");
   const at::NoGradGuard no_grad;
   if (new_scale) {
-    scale_ = at::full({}, *new_scale, scale_.options());
+    scale_.fill_(*new_scale);
   } else {
     std::vector<at::Tensor> found_inf;
     for (const auto& entry : progress_)
@@ -199,8 +209,9 @@ void GradScaler::load_state_dict(const StateDict& state) {
   init_growth_tracker_ = state.at("_growth_tracker").get<int64_t>();
   options_ = loaded;
   if (!scale_.defined()) return;
-  scale_ = at::full({}, options_.init_scale, scale_.options());
-  growth_tracker_ = at::full({}, init_growth_tracker_, growth_tracker_.options());
+  // In place: recorded steps know them by their memory.
+  scale_.fill_(options_.init_scale);
+  growth_tracker_.fill_(init_growth_tracker_);
 }
 
 }  // namespace accelerate

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "training/step_recording.h"
+
 namespace accelerate {
 
 GradientState::GradientState(int num_steps, GradientAccumulationOptions options) : options_(options) { set_num_steps(num_steps); }
@@ -14,13 +16,15 @@ void GradientState::set_num_steps(int num_steps) {
 }
 
 bool GradientState::count_batch() {
-  if (options_.sync_with_dataloader && end_of_dataloader()) {
-    step_ = 0;
-    sync_gradients_ = true;
-  } else {
-    sync_gradients_ = ++step_ % num_steps_ == 0;
-  }
+  if (auto* recording = detail::StepRecording::current()) recording->add({.run = [this] { count_batch(); }});
+  ++counted_;
+  sync_gradients_ = would_sync();
+  step_ = options_.sync_with_dataloader && end_of_dataloader() ? 0 : step_ + 1;
   return sync_gradients_;
+}
+
+bool GradientState::would_sync(int later) const {
+  return (options_.sync_with_dataloader && end_of_dataloader()) || (step_ + 1 + later) % num_steps_ == 0;
 }
 
 void GradientState::enter(std::shared_ptr<const LoaderPosition> loader) { loaders_.push_back(std::move(loader)); }

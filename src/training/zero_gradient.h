@@ -3,6 +3,8 @@
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/zero.h>
 
+#include "training/step_recording.h"
+
 namespace accelerate::detail {
 
 /// Drops a gradient or fills it with zeros. LibTorch's own detaches it first, which gradients that are views of a bucket refuse.
@@ -10,6 +12,7 @@ inline void zero_gradient(const at::Tensor& parameter, bool set_to_none) {
   auto& gradient = parameter.mutable_grad();
   if (!gradient.defined()) return;
   if (set_to_none) {
+    if (auto* recording = StepRecording::current()) recording->note_drop(gradient);
     gradient = at::Tensor();
     return;
   }

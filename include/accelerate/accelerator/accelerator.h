@@ -1,5 +1,6 @@
 #pragma once
 
+#include <accelerate/accelerator/captured_step.h>
 #include <accelerate/accelerator/preparation.h>
 #include <accelerate/accelerator/registered_object.h>
 #include <accelerate/accelerator/save_state.h>
@@ -51,6 +52,22 @@ class Accelerator : public Preparation {
   template <ModuleType... M>
   NoSyncScope accumulate(const Model<M>&... models) {
     return accumulate(std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
+  }
+  /// A whole step - forward and backward pass, clipping, optimizers, schedulers - that is called like `step`. On a GPU its work
+  /// is recorded after a few calls, and handed over at once from then on; each kind of call (shapes, accumulation) is recorded
+  /// apart. Where that cannot be, it runs as it is, with the same numbers, and says why once. See docs/guides/captured_steps.md
+  /// for what a step may do. To be called after prepare; must not outlive the accelerator.
+  ///
+  ///   auto step = accelerator.capture([&](Batch& batch) {
+  ///     auto scope = accelerator.accumulate(model);
+  ///     ...
+  ///     return loss;
+  ///   });
+  ///   for (auto& batch : loader) step(batch);
+  template <class F>
+  CapturedStep<F> capture(F step, const CaptureOptions& options = {},
+                          std::source_location where = std::source_location::current()) {
+    return CapturedStep<F>(std::move(step), step_capture(options, where));
   }
   /// True while gradients are exchanged and optimizers step.
   bool sync_gradients() const { return gradients_->sync_gradients(); }
@@ -147,6 +164,7 @@ class Accelerator : public Preparation {
   std::tuple<Values...> gather_each(std::source_location where, const Values&... values) const {
     return {gather_for_metrics(values, {}, where)...};  // braces: one after the other, in the order given
   }
+  std::vector<at::Tensor> trained_parameters() const;
   void unscale_for_clipping(const std::vector<at::Tensor>& parameters);
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
@@ -155,6 +173,7 @@ class Accelerator : public Preparation {
   void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                   std::source_location where) const;
   detail::RunParts run_parts() const;
+  std::shared_ptr<detail::StepCapture> step_capture(const CaptureOptions& options, std::source_location where);
 
   std::vector<RegisteredObject> registered_;
   std::unique_ptr<detail::RunCheckpoints> checkpoints_;

@@ -6,6 +6,10 @@
 
 namespace accelerate {
 
+namespace detail {
+class GradientBuffers;
+}
+
 /// Makes what takes part in training fit for this process, and keeps it together. Accelerator is one.
 class Preparation : public ProcessControl {
  public:
@@ -95,6 +99,8 @@ class Preparation : public ProcessControl {
   AcceleratorOptions options_;
   std::shared_ptr<GradientState> gradients_;
   std::shared_ptr<GradScaler> scaler_;
+  // Null unless gradients are added up in a dtype of their own.
+  std::shared_ptr<detail::GradientBuffers> buffers_;
   // What was prepared, in this order: what unscale_gradients, schedulers and checkpoints go through.
   std::vector<std::shared_ptr<detail::ModelCore>> models_;
   std::vector<AcceleratedOptimizer> optimizers_;

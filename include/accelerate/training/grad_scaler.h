@@ -55,6 +55,12 @@ class GradScaler {
   /// Likewise, with `take_step` in the place of the optimizer's own step.
   bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step);
 
+  /// The first half of a step, for those who leave the decision to the device: gradients are unscaled where they are not yet.
+  /// For each device that has some a tensor that is 1 when one of them is not finite, else 0.
+  std::vector<at::Tensor> begin_step(torch::optim::Optimizer& optimizer);
+  /// The second half: the step was taken, or not.
+  void end_step(torch::optim::Optimizer& optimizer);
+
   /// Moves the factor by what the steps since the last update found, or sets it. All optimizers begin anew.
   void update(std::optional<double> new_scale = {});
   /// Moves the factor by what the step of this optimizer found. Others keep what is known of their gradients.
@@ -90,6 +96,8 @@ class GradScaler {
   at::Tensor scale_, growth_tracker_;
   // The factor of the last loss: with several optimizers one may step, and move the factor, before another has unscaled.
   at::Tensor applied_scale_;
+  // The recording of a step in which that was, if any.
+  const void* applied_in_ = nullptr;
   std::map<const torch::optim::Optimizer*, Progress> progress_;
 };
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace accelerate {
@@ -13,6 +16,9 @@ struct GradientAccumulationOptions {
   bool sync_with_dataloader = true;
   /// Exchange gradients after every batch all the same: more traffic, less memory.
   bool sync_each_batch = false;
+  /// The dtype in which gradients are added up between steps; nothing: that of their parameters. float32 keeps the small ones of
+  /// weights in bfloat16; bfloat16 saves memory where weights are float32. Such steps are not captured.
+  std::optional<c10::ScalarType> dtype = {};
 };
 
 /// Where a loop over a loader is, as far as others need to know.
@@ -38,6 +44,10 @@ class GradientState {
   void set_sync_gradients(bool on) { sync_gradients_ = on; }
   /// Counts a batch, decides sync_gradients for it, and returns that.
   bool count_batch();
+  /// What count_batch would return for the batch in hand, and after it for `later` more without a word from a loader.
+  bool would_sync(int later = 0) const;
+  /// All that count_batch was called for.
+  int64_t counted() const { return counted_; }
   /// Batches counted so far; the last batch of a loader sets it back.
   int64_t step() const { return step_; }
   /// Of a run that goes on, or that begins anew with 0.
@@ -62,7 +72,7 @@ class GradientState {
   int num_steps_;
   GradientAccumulationOptions options_;
   bool sync_gradients_ = true;
-  int64_t step_ = 0;
+  int64_t step_ = 0, counted_ = 0;
   std::vector<std::shared_ptr<const LoaderPosition>> loaders_;
   std::function<void()> on_end_of_data_;
 };

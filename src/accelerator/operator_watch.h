@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+namespace accelerate::detail {
+
+/// Hears of every operator that this thread, and the backward passes it begins, call while it lives.
+class OperatorWatch {
+ public:
+  OperatorWatch();
+  ~OperatorWatch();
+  OperatorWatch(const OperatorWatch&) = delete;
+  OperatorWatch& operator=(const OperatorWatch&) = delete;
+
+  /// The same for the same operators, in whatever order: threads of a backward pass take turns as they come.
+  uint64_t fingerprint() const;
+  /// The last one that was begun, after the one that called it; "" before the first.
+  std::string last() const;
+
+  /// For LibTorch.
+  void begin(const char* name, bool outermost);
+
+ private:
+  mutable std::mutex mutex_;
+  uint64_t sum_ = 0;
+  std::string last_outermost_, last_;
+  at::CallbackHandle handle_;
+};
+
+}  // namespace accelerate::detail

@@ -1,0 +1,355 @@
+#include "accelerator/step_capture.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <accelerate/core/error.h>
+#include <accelerate/training/find_executable_batch_size.h>
+#include <c10/core/Event.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Type.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace accelerate::detail {
+namespace {
+
+std::string text_of(const at::Tensor& tensor) {
+  std::string text = std::string(c10::toString(tensor.scalar_type())) + "[";
+  for (const auto size : tensor.sizes()) text += (text.back() == '[' ? "" : ", ") + std::to_string(size);
+  return text + "]";
+}
+
+/// Of all tensors: "Float[8, 3], Long[8]".
+std::string text_of(const Leaves& inputs) {
+  std::string text;
+  for (const auto* tensor : inputs.tensors) text += (text.empty() ? "" : ", ") + (tensor->defined() ? text_of(*tensor) : "none");
+  return text;
+}
+
+template <class T>
+void append_bytes(std::string& text, const T& value) {
+  text.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// Puts other tensors in the place of the inputs of a call while it lives.
+class OtherInputs {
+ public:
+  OtherInputs(const Leaves& inputs, const std::vector<at::Tensor>& others) : inputs_(inputs) {
+    for (size_t i = 0; i < others.size(); ++i) given_.push_back(std::exchange(*inputs.tensors[i], others[i]));
+  }
+  ~OtherInputs() {
+    for (size_t i = 0; i < given_.size(); ++i) *inputs_.tensors[i] = std::move(given_[i]);
+  }
+  OtherInputs(const OtherInputs&) = delete;
+  OtherInputs& operator=(const OtherInputs&) = delete;
+
+ private:
+  const Leaves& inputs_;
+  std::vector<at::Tensor> given_;
+};
+
+}  // namespace
+
+GraphDeviceMaker& graph_device_maker() {
+  static GraphDeviceMaker maker = make_graph_device;
+  return maker;
+}
+
+std::optional<size_t> run_step(StepCapture& capture, const StepCall& call) { return capture.run(call); }
+
+CaptureReport report_of(const StepCapture& capture) { return capture.report(); }
+
+void detach_results(const Leaves& results) {
+  for (auto* tensor : results.tensors) {
+    if (tensor->defined()) *tensor = tensor->detach();
+  }
+}
+
+StepCapture::StepCapture(std::function<RunParts()> parts, c10::Device device, CaptureOptions options, Logger logger,
+                         std::source_location where)
+    : find_parts_(std::move(parts)), device_(device), options_(options), logger_(std::move(logger)), where_(where) {
+  if (options.warmup_steps < 1) {
+    throw UsageError("capture was given warmup_steps=" + std::to_string(options.warmup_steps) +
+                     ": expected at least 1, in which optimizers make their state.");
+  }
+}
+
+/// At the first call, when everything is prepared.
+void StepCapture::begin() {
+  parts_ = find_parts_();
+  recorder_ = graph_device_maker()(device_);
+  if (!recorder_) {
+    tell(device_.is_cpu() ? "a CPU does what it is told at once, there is nothing to record"
+                          : "this LibTorch records nothing for the device " + device_.str());
+  }
+  std::unordered_set<const void*> seen;
+  const auto keep_parameters = [&](const std::vector<at::Tensor>& parameters) {
+    for (const auto& parameter : parameters) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters_.push_back(parameter);
+    }
+  };
+  for (const auto& model : parts_->models) {
+    keep_parameters(model->parameters());
+    for (const auto& buffer : model->module().buffers()) buffers_.push_back(buffer);
+    for (auto& module : model->module().modules()) modules_.push_back(std::move(module));
+  }
+  for (const auto& optimizer : parts_->optimizers) keep_parameters(optimizer.parameters());
+}
+
+std::optional<size_t> StepCapture::run(const StepCall& call) {
+  if (!parts_) begin();
+  if (!recorder_) {
+    run_eagerly(nullptr, call);
+    return {};
+  }
+  const auto [found, is_new] = kinds_.try_emplace(kind_of(call));
+  Kind& kind = found->second;
+  if (is_new) {
+    kind.number = kinds_.size() - 1;
+    const auto inputs = text_of(call.inputs);
+    if (known_inputs_.empty()) known_inputs_ = inputs;
+    if (inputs != known_inputs_)
+      tell("its inputs are " + inputs + " and were " + known_inputs_ + ": steps of each kind are recorded apart, after " +
+           std::to_string(options_.warmup_steps) + " that run eagerly");
+  }
+  if (kind.graph && !fits(kind)) {
+    const auto number = kind.number;
+    kind = {};  // something was loaded or replaced: from the beginning
+    kind.number = number;
+  }
+  if (kind.graph) {
+    replay(kind, call);
+    return kind.number;
+  }
+  if (!kind.refused && is_warm(kind) && record(kind, call)) return kind.number;
+  run_eagerly(&kind, call);
+  return {};
+}
+
+/// Everything on the host that decides which kernels a call launches, as far as it can be known.
+std::string StepCapture::kind_of(const StepCall& call) const {
+  std::string kind = call.inputs.outline;
+  for (const auto* tensor : call.inputs.tensors) {
+    append_bytes(kind, tensor->defined());
+    if (!tensor->defined()) continue;
+    append_bytes(kind, tensor->scalar_type());
+    append_bytes(kind, tensor->device());
+    for (const auto& numbers : {tensor->sizes(), tensor->strides()}) {
+      append_bytes(kind, numbers.size());
+      for (const auto number : numbers) append_bytes(kind, number);
+    }
+  }
+  const GradientState& gradients = *parts_->gradients;
+  append_bytes(kind, gradients.num_steps());
+  append_bytes(kind, gradients.sync_gradients());
+  for (int i = 0; i < counts_; ++i) append_bytes(kind, gradients.would_sync(i));
+  for (const auto& parameter : parameters_)
+    kind += static_cast<char>('a' + 2 * parameter.requires_grad() + parameter.grad().defined());
+  for (const auto& module : modules_) kind += module->is_training() ? 't' : 'e';
+  append_bytes(kind, c10::GradMode::is_enabled());
+  append_bytes(kind, c10::InferenceMode::is_enabled());
+  append_bytes(kind, at::autocast::is_autocast_enabled(device_.type()));
+  append_bytes(kind, at::autocast::get_autocast_dtype(device_.type()));
+  return kind;
+}
+
+void StepCapture::run_eagerly(Kind* kind, const StepCall& call) {
+  ++report_.eager;
+  if (!kind || kind->refused) return call.body();
+  const auto counted = parts_->gradients->counted();
+  const OperatorWatch watch;
+  call.body();
+  counts_ = std::max(counts_, static_cast<int>(parts_->gradients->counted() - counted));
+  const auto operators = watch.fingerprint();
+  kind->alike = operators == kind->operators ? kind->alike + 1 : 1;
+  kind->operators = operators;
+  if (++kind->calls < 5 * options_.warmup_steps || is_warm(*kind)) return;
+  kind->refused = true;
+  tell("it does not call the same operators every time");
+}
+
+/// The first call of a kind may differ: state is made in it. From then on two in a row are to be the same.
+bool StepCapture::is_warm(const Kind& kind) const {
+  return kind.calls >= options_.warmup_steps && kind.alike >= std::min(2, options_.warmup_steps);
+}
+
+bool StepCapture::record(Kind& kind, const StepCall& call) {
+  const auto graphs =
+      std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
+  if (graphs >= options_.max_graphs) {
+    kind.refused = true;
+    tell("there are more than " + std::to_string(options_.max_graphs) + " kinds of steps (max_graphs)");
+    return false;
+  }
+  if (!call.inputs.other.empty() || call.opaque_result) {
+    kind.refused = true;
+    tell(call.opaque_result ? "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device"
+                            : "it is given " + call.inputs.other + ", which would be the same at every replay");
+    return false;
+  }
+  for (const auto* tensor : call.inputs.tensors) {
+    if (!tensor->defined() || (tensor->device() == device_ && !tensor->requires_grad())) continue;
+    kind.refused = true;
+    tell(tensor->device() == device_ ? "an input of it requires gradients"
+                                     : "an input of it is on " + tensor->device().str() + " and not on " + device_.str());
+    return false;
+  }
+  // As it was, should the recording fail: nothing has happened on the device then.
+  const auto before = gradients();
+  const auto step = parts_->gradients->step();
+  const bool sync = parts_->gradients->sync_gradients();
+  std::optional<GradScaler> scaler;
+  if (parts_->scaler) scaler = *parts_->scaler;
+  const OperatorWatch watch;
+  std::string reason;
+  try {
+    clear_device_cache();  // what eager steps have left is in the way of memory of its own
+    record_body(kind, call);
+  } catch (const NotRecordable& error) {
+    reason = error.what();
+  } catch (const c10::Error& error) {
+    reason = watch.last() + " cannot be recorded: " + first_line(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    reason = "after " + watch.last() + ": " + first_line(error.what());
+  }
+  // What it counted is counted when it is launched.
+  parts_->gradients->set_step(step);
+  parts_->gradients->set_sync_gradients(sync);
+  if (reason.empty()) {
+    ++report_.recorded;
+    launch(kind);
+    return true;
+  }
+  const auto number = kind.number;
+  kind = {};
+  kind.number = number;
+  kind.refused = true;
+  set_gradients(before);
+  if (scaler) *parts_->scaler = *scaler;
+  tell(reason);
+  return false;
+}
+
+void StepCapture::record_body(Kind& kind, const StepCall& call) {
+  for (const auto* tensor : call.inputs.tensors) kind.inputs.push_back(tensor->defined() ? tensor->clone() : at::Tensor());
+  const auto before = gradients();
+  const auto versions_before = versions();
+  const auto rates_before = rates();
+  kind.recording.begin_with(before);
+  {
+    const OtherInputs recorded(call.inputs, kind.inputs);
+    kind.graph = recorder_->record([&] {
+      const StepRecording::Scope scope(kind.recording);
+      call.body();
+    });
+  }
+  check_by_others(versions_before, rates_before, kind);
+  for (const auto& gradient : before)
+    kind.gradients_before.push_back(gradient.defined() && kind.recording.mattered(gradient) ? gradient : at::Tensor());
+  kind.gradients_after = gradients();
+  kind.places = places();
+}
+
+/// What optimizers and schedulers that are not prepared do on the host would be the same at every replay.
+void StepCapture::check_by_others(const std::vector<uint32_t>& versions_before, const std::vector<double>& rates_before,
+                                  const Kind& kind) const {
+  if (rates() != rates_before)
+    throw NotRecordable("a learning rate is changed in it by something that was not prepared: use a prepared scheduler");
+  const auto versions_after = versions();
+  std::unordered_set<const void*> changed;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (versions_after[i] != versions_before[i]) changed.insert(parameters_[i].unsafeGetTensorImpl());
+  }
+  for (const auto& optimizer : parts_->optimizers) {
+    const auto own = optimizer.parameters();
+    const bool is_changed = std::any_of(own.begin(), own.end(),
+                                        [&](const auto& parameter) { return changed.contains(parameter.unsafeGetTensorImpl()); });
+    if (is_changed && !kind.recording.has_stepped(optimizer.optimizer()))
+      throw NotRecordable("parameters of a prepared optimizer are changed in it, and not by the prepared optimizer");
+  }
+}
+
+/// Begins the work of a recording whose inputs are in place.
+void StepCapture::launch(Kind& kind) {
+  kind.recording.run_before();
+  kind.graph->replay();
+  kind.recording.run_after();
+  set_gradients(kind.gradients_after);
+  if (!device_.is_cpu()) last_stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+}
+
+void StepCapture::replay(Kind& kind, const StepCall& call) {
+  ++report_.replayed;
+  if (last_stream_) {
+    const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+    if (stream != *last_stream_) {
+      c10::Event replayed(device_.type());
+      replayed.record(*last_stream_);
+      replayed.block(stream);
+    }
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView bytes_alone;
+    for (size_t i = 0; i < kind.inputs.size(); ++i) {
+      if (kind.inputs[i].defined()) kind.inputs[i].copy_(*call.inputs.tensors[i], /*non_blocking=*/true);
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const auto& recorded = kind.gradients_before[i];
+      if (recorded.defined() && !recorded.is_same(parameters_[i].grad())) recorded.copy_(parameters_[i].grad());
+    }
+  }
+  launch(kind);
+}
+
+/// Whether memory and options are still those that were recorded. What else may have changed is a matter of the kind.
+bool StepCapture::fits(const Kind& kind) const { return kind.places == places() && kind.recording.fits(); }
+
+std::vector<at::Tensor> StepCapture::gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters_) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+void StepCapture::set_gradients(const std::vector<at::Tensor>& gradients) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i].grad().is_same(gradients[i])) parameters_[i].mutable_grad() = gradients[i];
+  }
+}
+
+std::vector<const void*> StepCapture::places() const {
+  std::vector<const void*> places;
+  for (const auto* tensors : {&parameters_, &buffers_}) {
+    for (const auto& tensor : *tensors) places.push_back(tensor.const_data_ptr());
+  }
+  return places;
+}
+
+std::vector<double> StepCapture::rates() const {
+  std::vector<double> rates;
+  for (const auto& optimizer : parts_->optimizers) {
+    for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  }
+  return rates;
+}
+
+std::vector<uint32_t> StepCapture::versions() const {
+  std::vector<uint32_t> versions;
+  for (const auto& parameter : parameters_) versions.push_back(static_cast<uint32_t>(parameter._version()));
+  return versions;
+}
+
+void StepCapture::tell(const std::string& reason) {
+  auto& reasons = report_.reasons;
+  if (std::find(reasons.begin(), reasons.end(), reason) != reasons.end()) return;
+  reasons.push_back(reason);
+  logger_.warning("The step given to capture at {}:{} runs eagerly: {}.", where_.file_name(), where_.line(), reason);
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <accelerate/accelerator/captured_step.h>
+#include <accelerate/core/logging.h>
+#include <c10/core/Stream.h>
+
+#include <source_location>
+#include <unordered_map>
+
+#include "accelerator/operator_watch.h"
+#include "accelerator/run_parts.h"
+#include "training/graph_device.h"
+#include "training/step_recording.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace accelerate::detail {
+
+/// Who records for a captured step. Tests put another one in its place.
+GraphDeviceMaker& graph_device_maker();
+
+/// Records the calls of a step, a recording for each kind of call, and replays them.
+class StepCapture {
+ public:
+  /// `parts` is asked at the first call.
+  StepCapture(std::function<RunParts()> parts, c10::Device device, CaptureOptions options, Logger logger,
+              std::source_location where);
+
+  std::optional<size_t> run(const StepCall& call);
+  const CaptureReport& report() const { return report_; }
+
+ private:
+  /// Calls whose work for the device is the same, but for the numbers in their tensors.
+  struct Kind {
+    size_t number = 0;
+    // While it warms up: calls, those in a row that called the same operators, and which they were.
+    int calls = 0, alike = 0;
+    uint64_t operators = 0;
+    bool refused = false;
+    std::unique_ptr<DeviceGraph> graph;
+    StepRecording recording;
+    std::vector<at::Tensor> inputs;
+    // For each parameter: the gradient that the recording begins with, where it matters, and the one it leaves.
+    std::vector<at::Tensor> gradients_before, gradients_after;
+    // Where parameters and buffers lay.
+    std::vector<const void*> places;
+  };
+
+  void begin();
+  std::string kind_of(const StepCall& call) const;
+  void run_eagerly(Kind* kind, const StepCall& call);
+  bool is_warm(const Kind& kind) const;
+  /// False, with everything as it was, when it could not be recorded.
+  bool record(Kind& kind, const StepCall& call);
+  void record_body(Kind& kind, const StepCall& call);
+  void launch(Kind& kind);
+  void replay(Kind& kind, const StepCall& call);
+  bool fits(const Kind& kind) const;
+  std::vector<at::Tensor> gradients() const;
+  void set_gradients(const std::vector<at::Tensor>& gradients);
+  std::vector<const void*> places() const;
+  void check_by_others(const std::vector<uint32_t>& versions, const std::vector<double>& rates, const Kind& kind) const;
+  std::vector<double> rates() const;
+  std::vector<uint32_t> versions() const;
+  void tell(const std::string& reason);
+
+  std::function<RunParts()> find_parts_;
+  c10::Device device_;
+  CaptureOptions options_;
+  Logger logger_;
+  std::source_location where_;
+
+  std::optional<RunParts> parts_;
+  std::unique_ptr<GraphDevice> recorder_;
+  std::vector<at::Tensor> parameters_, buffers_;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  int counts_ = 1;  // batches that a call counts at most
+  std::unordered_map<std::string, Kind> kinds_;
+  std::string known_inputs_;
+  std::optional<c10::Stream> last_stream_;
+  CaptureReport report_;
+};
+
+}  // namespace accelerate::detail

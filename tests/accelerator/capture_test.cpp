@@ -1,0 +1,269 @@
+// Steps that are handed to the device as a whole. A CPU has no graphs: operators that are recorded and called again take their
+// place, so that everything around them is tested here; cuda_capture_test.cpp is about the real ones.
+#include <torch/torch.h>
+
+#include "accelerator/captured_training.h"
+#include "accelerator/step_capture.h"
+#include "support/host_graphs.h"
+#include "support/together.h"
+
+namespace capture {
+namespace {
+
+using accelerate::Accelerator;
+using accelerate::AcceleratorOptions;
+using accelerate::Precision;
+
+/// Steps are recorded while it lives.
+struct Graphs {
+  Graphs() { accelerate::detail::graph_device_maker() = make_host_graphs; }
+  ~Graphs() { accelerate::detail::graph_device_maker() = accelerate::detail::make_graph_device; }
+};
+
+TEST(Capture, ACapturedRunEqualsAnEagerOneToTheBit) {
+  const Graphs graphs;
+  for (const auto precision : {Precision::no, Precision::bf16}) {
+    for (const bool zero_first : {false, true}) {
+      for (const int accumulation : {1, 2, 3}) {
+        const auto report =
+            expect_same_run({.accumulation = accumulation, .zero_first = zero_first, .precision = precision}, 30,
+                            to_string(precision) + std::to_string(accumulation) + (zero_first ? " zero first" : ""));
+        EXPECT_GT(report.replayed, 180);
+        EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
+      }
+    }
+  }
+}
+
+TEST(Capture, BatchesOfAnotherSizeAreRecordedApart) {
+  const Graphs graphs;
+  for (const int accumulation : {1, 2}) {
+    const auto report = expect_same_run({.accumulation = accumulation, .samples = 68}, 25, std::to_string(accumulation));
+    EXPECT_GE(report.recorded, 2);
+    ASSERT_EQ(report.reasons.size(), 1);
+    EXPECT_NE(report.reasons.front().find("Float[4, 8], Float[4, 1] and were Float[8, 8], Float[8, 1]"), std::string::npos)
+        << report.reasons.front();
+  }
+}
+
+TEST(Capture, WhatIsChangedBetweenCallsCounts) {
+  const Graphs graphs;
+  std::vector<std::vector<torch::Tensor>> values;
+  std::vector<std::vector<double>> losses;
+  std::vector<accelerate::CaptureReport> reports;
+  for (const bool captured : {false, true}) {
+    torch::manual_seed(3);
+    Training run({});
+    run.wishes.before = [&](int count) {
+      auto& options = static_cast<torch::optim::AdamWOptions&>(run.adamw.param_groups()[0].options());
+      if (count == 10) run.net->eval();
+      if (count == 20) run.net->train();
+      if (count == 30) options.weight_decay(0.3);
+      if (count == 40) run.net->ptr(4)->as<torch::nn::Linear>()->bias.set_requires_grad(false);
+      if (count == 50) run.net->ptr(0)->as<torch::nn::Linear>()->weight.data().mul_(0.5);
+      if (count == 60) run.net->ptr(0)->as<torch::nn::Linear>()->weight.set_data(torch::ones({16, 8}));
+    };
+    losses.push_back(run.train(10, captured));
+    values.push_back(run.values());
+    reports.push_back(run.report);
+  }
+  EXPECT_EQ(losses[1], losses[0]);
+  expect_equal(values[1], values[0]);
+  EXPECT_GE(reports[1].recorded, 5);
+}
+
+TEST(Capture, ACheckpointIsLoadedBetweenCalls) {
+  const Graphs graphs;
+  std::vector<std::vector<torch::Tensor>> values;
+  for (const bool captured : {false, true}) {
+    const TemporaryFolder folder;
+    torch::manual_seed(3);
+    Training run({.accumulation = 2});
+    run.wishes.before = [&](int count) {
+      if (count == 33) run.accelerator.save_state(folder / "saved");
+      if (count == 47) run.accelerator.load_state(folder / "saved");
+    };
+    run.train(12, captured);
+    values.push_back(run.values());
+  }
+  expect_equal(values[1], values[0]);
+}
+
+/// A small run whose step a test writes.
+template <class Optimizer = torch::optim::SGD>
+struct Small {
+  Graphs graphs;
+  Accelerator accelerator{AcceleratorOptions{.cpu = true}};
+  torch::nn::Linear net{4, 1};
+  Optimizer raw{net->parameters(), 0.01};
+  accelerate::Model<torch::nn::LinearImpl> model = accelerator.prepare(net);
+  accelerate::AcceleratedOptimizer optimizer = accelerator.prepare(raw);
+
+  torch::Tensor train(torch::Tensor& x) {
+    optimizer.zero_grad();
+    const auto loss = model(x).sum();
+    accelerator.backward(loss);
+    optimizer.step();
+    return loss;
+  }
+
+  /// The one reason why such a step is never recorded.
+  template <class Body, class... More>
+  std::string reason(const Body& body, const More&... more) {
+    auto step = accelerator.capture(body);
+    for (int i = 0; i < 20; ++i) step(torch::full({2, 4}, double(i)), more...);
+    const auto report = step.report();
+    EXPECT_EQ(report.eager, 20);
+    EXPECT_EQ(report.reasons.size(), 1);
+    return report.reasons.empty() ? "none" : report.reasons.front();
+  }
+};
+
+TEST(Capture, SaysWhyAStepRunsEagerly) {
+  using Tensor = torch::Tensor;
+  Small small;
+  EXPECT_EQ(small.reason([&](Tensor& x) { return small.train(x) * x.sum().item<double>(); }),
+            "aten::item (aten::_local_scalar_dense) cannot be recorded: HOST error: not permitted while it is recorded");
+  EXPECT_EQ(small.reason([&](Tensor& x) { return small.train(x).item<double>(); }),
+            "it returns a double, which is no result of the device");
+  EXPECT_EQ(small.reason([&](Tensor& x, int factor) { return small.train(x) * factor; }, 3),
+            "it is given a value of type int, which would be the same at every replay");
+  int calls = 0;
+  EXPECT_EQ(small.reason([&](Tensor& x) {
+    for (int i = ++calls % 3; i > 0; --i) x = x + 1;
+    return small.train(x);
+  }),
+            "it does not call the same operators every time");
+  EXPECT_EQ(small.reason([&](Tensor& x) {
+    small.raw.param_groups()[0].options().set_lr(small.raw.param_groups()[0].options().get_lr() * 0.9);
+    return small.train(x);
+  }),
+            "a learning rate is changed in it by something that was not prepared: use a prepared scheduler");
+  EXPECT_EQ(small.reason([&](Tensor& x) {
+    return small.optimizer.step([&] {
+      const auto loss = small.model(x).sum();
+      loss.backward();
+      return loss;
+    });
+  }),
+            "an optimizer steps with a closure");
+  Small<torch::optim::AdamW> adamw;
+  EXPECT_EQ(adamw.reason([&](Tensor& x) {
+    adamw.optimizer.zero_grad();
+    adamw.accelerator.backward(adamw.model(x).sum());
+    adamw.raw.step();
+  }),
+            "parameters of a prepared optimizer are changed in it, and not by the prepared optimizer");
+  Small<torch::optim::RMSprop> other;
+  EXPECT_EQ(other.reason([&](Tensor& x) { return other.train(x); }),
+            "of the optimizers of LibTorch only AdamW, Adam and SGD can be recorded");
+}
+
+TEST(Capture, AStepThatCannotBeRecordedLeavesEverythingAsItWas) {
+  Small small;
+  Small reference;
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < 2; ++i) reference.net->parameters()[i].copy_(small.net->parameters()[i]);
+  }
+  auto step = small.accelerator.capture([&](torch::Tensor& x) {
+    const auto loss = small.train(x);
+    static_cast<void>(loss.item<double>());
+    return loss;
+  });
+  for (int i = 0; i < 8; ++i) {
+    auto x = torch::full({2, 4}, double(i));
+    EXPECT_TRUE(torch::equal(step(x), reference.train(x).detach())) << i;
+    EXPECT_EQ(x.sum().item<double>(), 8.0 * i);
+  }
+  expect_equal({small.net->weight.detach(), small.net->weight.grad()},
+               {reference.net->weight.detach(), reference.net->weight.grad()});
+}
+
+TEST(Capture, ExceptionsOfTheStepComeOut) {
+  Small small;
+  bool fails = false;
+  auto step = small.accelerator.capture([&](torch::Tensor& x) {
+    if (fails) throw std::runtime_error("of the step");
+    return small.train(x);
+  });
+  for (int i = 0; i < 2; ++i) step(torch::ones({2, 4}));
+  fails = true;
+  for (int i = 0; i < 3; ++i) EXPECT_THROW(step(torch::ones({2, 4})), std::runtime_error);
+  EXPECT_THROW(small.accelerator.capture([] {}, {.warmup_steps = 0}), accelerate::UsageError);
+}
+
+TEST(Capture, TooManyKindsRunEagerly) {
+  Small small;
+  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); }, {.warmup_steps = 1, .max_graphs = 2});
+  for (int round = 0; round < 4; ++round) {
+    for (const int rows : {1, 2, 3}) step(torch::ones({rows, 4}));
+  }
+  const auto report = step.report();
+  EXPECT_EQ(report.recorded, 2);
+  EXPECT_EQ(report.reasons.back(), "there are more than 2 kinds of steps (max_graphs)");
+}
+
+/// A run whose factor grows until gradients overflow, again and again. An Accelerator has a scaler on a GPU alone.
+struct Scaled {
+  torch::nn::Linear net{4, 1};
+  torch::optim::AdamW adamw{net->parameters(), torch::optim::AdamWOptions(0.01)};
+  std::shared_ptr<accelerate::GradientState> gradients = std::make_shared<accelerate::GradientState>();
+  std::shared_ptr<accelerate::GradScaler> scaler = std::make_shared<accelerate::GradScaler>(accelerate::GradScalerOptions{
+      .init_scale = 0x1p100, .growth_factor = 256, .backoff_factor = 1.0 / 256, .growth_interval = 3});
+  accelerate::AcceleratedOptimizer optimizer{adamw, gradients, scaler};
+  accelerate::CosineWithWarmup cosine{adamw, {.warmup_steps = 5, .total_steps = 100}};
+  accelerate::AcceleratedScheduler scheduler{
+      cosine, {.gradients = gradients, .optimizers = {{&adamw, [this] { return optimizer.step_was_skipped(); }}}}};
+
+  torch::Tensor train(torch::Tensor& x) {
+    const auto loss = net(x).square().mean();
+    scaler->scale(loss).backward();
+    optimizer.step();
+    scheduler.step();
+    optimizer.zero_grad();
+    return loss;
+  }
+};
+
+TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
+  using accelerate::detail::RunParts, accelerate::detail::StepCapture;
+  const Graphs graphs;
+  Accelerator accelerator({.cpu = true});
+  torch::manual_seed(5);
+  Scaled eager;
+  torch::manual_seed(5);
+  Scaled captured;
+  const auto parts = [&] {
+    return RunParts{accelerator.state(), {}, {captured.optimizer}, {captured.scheduler}, {}, captured.scaler,
+                    captured.gradients,  {}};
+  };
+  const auto capture = std::make_shared<StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
+                                                     accelerator.get_logger("test"), std::source_location::current());
+  const accelerate::CapturedStep step([&](torch::Tensor& x) { return captured.train(x); }, capture);
+  int skipped = 0;
+  for (int i = 0; i < 60; ++i) {
+    auto x = torch::full({2, 4}, 100.0 * (1 + i % 7));
+    EXPECT_TRUE(torch::equal(step(x), eager.train(x).detach())) << i;
+    EXPECT_EQ(captured.optimizer.step_was_skipped(), eager.optimizer.step_was_skipped()) << i;
+    EXPECT_EQ(captured.scaler->get_scale(), eager.scaler->get_scale()) << i;
+    EXPECT_EQ(captured.scheduler.get_last_lr(), eager.scheduler.get_last_lr()) << i;
+    skipped += eager.optimizer.step_was_skipped();
+  }
+  EXPECT_EQ(captured.optimizer.state_dict(), eager.optimizer.state_dict());
+  EXPECT_GT(skipped, 5);
+  EXPECT_LT(skipped, 30);
+  EXPECT_EQ(step.report().replayed, 56);
+}
+
+TEST(Capture, OnACpuStepsRunAsTheyAre) {
+  Accelerator accelerator({.cpu = true});
+  auto step = accelerator.capture([](torch::Tensor& x) { return x * 2; });
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(torch::equal(step(torch::full({2}, i)), torch::full({2}, 2 * i)));
+  EXPECT_EQ(step.report().eager, 5);
+  ASSERT_EQ(step.report().reasons.size(), 1);
+  EXPECT_NE(step.report().reasons.front().find("CPU"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace capture

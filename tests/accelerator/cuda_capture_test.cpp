@@ -1,0 +1,100 @@
+// Captured steps on a CUDA device. Run by one process on one GPU, where there is one.
+#include <torch/torch.h>
+
+#include "accelerator/captured_training.h"
+#include "support/together.h"
+
+namespace capture {
+namespace {
+
+using accelerate::Accelerator;
+using accelerate::Precision;
+
+class TogetherCudaCapture : public Together {};
+
+TEST_F(TogetherCudaCapture, ACapturedRunEqualsAnEagerOneToTheBit) {
+  for (const auto precision : {Precision::no, Precision::bf16, Precision::fp16}) {
+    for (const bool zero_first : {false, true}) {
+      for (const int accumulation : {1, 3}) {
+        const auto report =
+            expect_same_run({.accumulation = accumulation, .zero_first = zero_first, .cpu = false, .precision = precision}, 25,
+                            to_string(precision) + std::to_string(accumulation) + (zero_first ? " zero first" : ""));
+        EXPECT_GT(report.replayed, 150);
+        EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
+      }
+    }
+  }
+}
+
+TEST_F(TogetherCudaCapture, BatchesOfAnotherSizeAreRecordedApart) {
+  const auto report = expect_same_run({.accumulation = 2, .cpu = false, .samples = 68}, 25, "");
+  EXPECT_GE(report.recorded, 2);
+  EXPECT_EQ(report.reasons.size(), 1);
+}
+
+TEST_F(TogetherCudaCapture, AStepThatAsksTheDeviceRunsEagerlyAndOthersAreStillCaptured) {
+  Accelerator accelerator;
+  torch::nn::Sequential net(torch::nn::Linear(16, 16), torch::nn::Dropout(0.5));
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-2));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  bool asks = true;
+  const auto body = [&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
+    optimizer.zero_grad();
+    const auto loss = model(x).square().mean();
+    accelerator.backward(loss);
+    if (asks) static_cast<void>(loss.item<double>());
+    optimizer.step();
+    return loss;
+  };
+  auto asking = accelerator.capture(body);
+  const auto x = torch::randn({8, 16}, accelerator.device());
+  for (int i = 0; i < 6; ++i) EXPECT_GT(asking(x).item<double>(), 0);
+  EXPECT_EQ(asking.report().eager, 6);
+  EXPECT_EQ(asking.report().reasons.size(), 1);
+  for (const auto& reason : asking.report().reasons) EXPECT_NE(reason.find("aten::item"), std::string::npos) << reason;
+  asks = false;
+  auto quiet = accelerator.capture(body);
+  double first = 0, last = 0;
+  for (int i = 0; i < 60; ++i) {
+    last = quiet(x).item<double>();
+    if (i == 0) first = last;
+  }
+  EXPECT_EQ(quiet.report().replayed, 56);
+  EXPECT_LT(last, first);
+}
+
+TEST_F(TogetherCudaCapture, DropoutStaysRandomAndReproducible) {
+  Accelerator accelerator;
+  auto step = accelerator.capture([](torch::Tensor& x) { return torch::dropout(x, 0.5, /*train=*/true); });
+  const auto ones = torch::ones({1000}, accelerator.device());
+  std::vector<torch::Tensor> drawn, again;
+  for (auto* results : {&drawn, &again}) {
+    torch::manual_seed(11);
+    for (int i = 0; i < 10; ++i) results->push_back(step(ones).clone());
+  }
+  EXPECT_EQ(step.report().replayed, 16);
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    EXPECT_TRUE(torch::equal(drawn[i], again[i])) << i;
+    EXPECT_FALSE(i > 0 && torch::equal(drawn[i], drawn[i - 1])) << i;
+  }
+}
+
+TEST_F(TogetherCudaCapture, ReplaysOnOtherStreamsFollowEachOther) {
+  Accelerator accelerator;
+  const auto sum = torch::zeros({1 << 22}, accelerator.device());
+  auto step = accelerator.capture([&](torch::Tensor& x) {
+    for (int i = 0; i < 20; ++i) sum.add_(x);
+    return sum;
+  });
+  const c10::impl::VirtualGuardImpl guard(torch::kCUDA);
+  for (int i = 0; i < 20; ++i) {
+    const c10::StreamGuard stream(guard.getStreamFromGlobalPool(accelerator.device()));
+    step(torch::ones({1 << 22}, accelerator.device()));
+    if (i < 5) guard.synchronizeDevice(0);  // eager ones are as they are
+  }
+  guard.synchronizeDevice(0);
+  EXPECT_TRUE(torch::equal(sum, torch::full_like(sum, 400)));
+}
+
+}  // namespace
+}  // namespace capture

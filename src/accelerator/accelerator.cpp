@@ -59,13 +59,11 @@ std::vector<at::Tensor> Accelerator::trained_parameters() const {
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
-  if (auto* recording = detail::StepRecording::current()) recording->note_use_of_gradients();
   unscale_for_clipping(parameters);
   return accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (auto* recording = detail::StepRecording::current()) recording->note_use_of_gradients();
   unscale_for_clipping(parameters);
   accelerate::clip_grad_value_(parameters, clip_value);
 }

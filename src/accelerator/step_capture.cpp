@@ -38,6 +38,13 @@ void append_bytes(std::string& text, const T& value) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+/// Raised by everything that writes to a tensor.
+std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> versions;
+  for (const auto& tensor : tensors) versions.push_back(tensor.defined() && !tensor.is_inference() ? tensor._version() : 0);
+  return versions;
+}
+
 /// Puts other tensors in the place of the inputs of a call while it lives.
 class OtherInputs {
  public:
@@ -67,6 +74,8 @@ std::optional<size_t> run_step(StepCapture& capture, const StepCall& call) { ret
 CaptureReport report_of(const StepCapture& capture) { return capture.report(); }
 
 void detach_results(const Leaves& results) {
+  if (StepRecording::current() && !results.other.empty())
+    throw NotRecordable("it returns " + results.other + ", which would be the same at every replay");
   for (auto* tensor : results.tensors) {
     if (tensor->defined()) *tensor = tensor->detach();
   }
@@ -104,6 +113,10 @@ void StepCapture::begin() {
 }
 
 std::optional<size_t> StepCapture::run(const StepCall& call) {
+  if (StepRecording::current()) {  // of a step that this one is a part of
+    call.body();
+    return {};
+  }
   if (!parts_) begin();
   if (!recorder_) {
     run_eagerly(nullptr, call);
@@ -115,15 +128,11 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
     kind.number = kinds_.size() - 1;
     const auto inputs = text_of(call.inputs);
     if (known_inputs_.empty()) known_inputs_ = inputs;
-    if (inputs != known_inputs_)
+    if (inputs != known_inputs_ && !std::exchange(other_inputs_told_, true))
       tell("its inputs are " + inputs + " and were " + known_inputs_ + ": steps of each kind are recorded apart, after " +
            std::to_string(options_.warmup_steps) + " that run eagerly");
   }
-  if (kind.graph && !fits(kind)) {
-    const auto number = kind.number;
-    kind = {};  // something was loaded or replaced: from the beginning
-    kind.number = number;
-  }
+  if (kind.graph && !fits(kind)) forget(kind);
   if (kind.graph) {
     replay(kind, call);
     return kind.number;
@@ -131,6 +140,21 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
   if (!kind.refused && is_warm(kind) && record(kind, call)) return kind.number;
   run_eagerly(&kind, call);
   return {};
+}
+
+/// What was recorded is no longer true: something was loaded, replaced or set.
+void StepCapture::forget(Kind& kind) {
+  const int in_vain = kind.replayed ? 0 : kind.in_vain + 1;
+  const auto number = kind.number;
+  kind = {};
+  kind.number = number;
+  kind.in_vain = in_vain;
+  if (in_vain < 3) return;
+  kind.refused = true;
+  tell(
+      "options of its optimizer, or the memory of its weights, change from call to call (by a scheduler that cycles momentum, "
+      "for "
+      "example)");
 }
 
 /// Everything on the host that decides which kernels a call launches, as far as it can be known.
@@ -141,6 +165,8 @@ std::string StepCapture::kind_of(const StepCall& call) const {
     if (!tensor->defined()) continue;
     append_bytes(kind, tensor->scalar_type());
     append_bytes(kind, tensor->device());
+    append_bytes(kind, tensor->layout());
+    if (tensor->layout() != at::kStrided) continue;
     for (const auto& numbers : {tensor->sizes(), tensor->strides()}) {
       append_bytes(kind, numbers.size());
       for (const auto number : numbers) append_bytes(kind, number);
@@ -180,6 +206,13 @@ bool StepCapture::is_warm(const Kind& kind) const {
   return kind.calls >= options_.warmup_steps && kind.alike >= std::min(2, options_.warmup_steps);
 }
 
+/// What is wrong with an input; "" when nothing is.
+std::string StepCapture::fault_of(const at::Tensor& input) const {
+  if (input.device() != device_) return "is on " + input.device().str() + " and not on " + device_.str();
+  if (input.layout() != at::kStrided) return "is sparse";
+  return input.requires_grad() ? "requires gradients" : "";
+}
+
 bool StepCapture::record(Kind& kind, const StepCall& call) {
   const auto graphs =
       std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
@@ -195,10 +228,10 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
     return false;
   }
   for (const auto* tensor : call.inputs.tensors) {
-    if (!tensor->defined() || (tensor->device() == device_ && !tensor->requires_grad())) continue;
+    const auto fault = tensor->defined() ? fault_of(*tensor) : "";
+    if (fault.empty()) continue;
     kind.refused = true;
-    tell(tensor->device() == device_ ? "an input of it requires gradients"
-                                     : "an input of it is on " + tensor->device().str() + " and not on " + device_.str());
+    tell("an input of it " + fault);
     return false;
   }
   // As it was, should the recording fail: nothing has happened on the device then.
@@ -211,25 +244,31 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
   std::string reason;
   try {
     clear_device_cache();  // what eager steps have left is in the way of memory of its own
-    record_body(kind, call);
+    record_body(kind, call, watch);
   } catch (const NotRecordable& error) {
     reason = error.what();
   } catch (const c10::Error& error) {
     reason = watch.last() + " cannot be recorded: " + first_line(error.what_without_backtrace());
   } catch (const std::exception& error) {
     reason = "after " + watch.last() + ": " + first_line(error.what());
+  } catch (...) {
+    reason = "after " + watch.last() + " it throws what is no exception of the standard";
   }
   // What it counted is counted when it is launched.
   parts_->gradients->set_step(step);
   parts_->gradients->set_sync_gradients(sync);
   if (reason.empty()) {
+    try {
+      follow_last_replay();
+      launch(kind);
+    } catch (...) {
+      start_again(kind);  // its result never came
+      throw;
+    }
     ++report_.recorded;
-    launch(kind);
     return true;
   }
-  const auto number = kind.number;
-  kind = {};
-  kind.number = number;
+  start_again(kind);
   kind.refused = true;
   set_gradients(before);
   if (scaler) *parts_->scaler = *scaler;
@@ -237,19 +276,33 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
   return false;
 }
 
-void StepCapture::record_body(Kind& kind, const StepCall& call) {
+void StepCapture::start_again(Kind& kind) {
+  const auto number = kind.number;
+  kind = {};
+  kind.number = number;
+}
+
+void StepCapture::record_body(Kind& kind, const StepCall& call, const OperatorWatch& watch) {
   for (const auto* tensor : call.inputs.tensors) kind.inputs.push_back(tensor->defined() ? tensor->clone() : at::Tensor());
   const auto before = gradients();
-  const auto versions_before = versions();
+  const auto versions_before = versions_of(parameters_);
   const auto rates_before = rates();
-  kind.recording.begin_with(before);
+  kind.recording.begin_with(before, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
+  const auto inputs_before = versions_of(kind.inputs);
   {
     const OtherInputs recorded(call.inputs, kind.inputs);
+    // Weights that autocast has cast belong to the scope around the step, or to the recording: not to both.
+    at::autocast::clear_cache();
     kind.graph = recorder_->record([&] {
       const StepRecording::Scope scope(kind.recording);
       call.body();
     });
+    at::autocast::clear_cache();
   }
+  if (versions_of(kind.inputs) != inputs_before)
+    throw NotRecordable("it writes to an input, which the caller would not see: write to a tensor that is none");
+  if (parts_->scaler && parts_->scaler->awaits_step())
+    throw NotRecordable("gradients are unscaled in it, and their optimizer does not step in it");
   check_by_others(versions_before, rates_before, kind);
   for (const auto& gradient : before)
     kind.gradients_before.push_back(gradient.defined() && kind.recording.mattered(gradient) ? gradient : at::Tensor());
@@ -258,11 +311,11 @@ void StepCapture::record_body(Kind& kind, const StepCall& call) {
 }
 
 /// What optimizers and schedulers that are not prepared do on the host would be the same at every replay.
-void StepCapture::check_by_others(const std::vector<uint32_t>& versions_before, const std::vector<double>& rates_before,
+void StepCapture::check_by_others(const std::vector<int64_t>& versions_before, const std::vector<double>& rates_before,
                                   const Kind& kind) const {
   if (rates() != rates_before)
     throw NotRecordable("a learning rate is changed in it by something that was not prepared: use a prepared scheduler");
-  const auto versions_after = versions();
+  const auto versions_after = versions_of(parameters_);
   std::unordered_set<const void*> changed;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (versions_after[i] != versions_before[i]) changed.insert(parameters_[i].unsafeGetTensorImpl());
@@ -285,16 +338,20 @@ void StepCapture::launch(Kind& kind) {
   if (!device_.is_cpu()) last_stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
 }
 
+/// Recordings share their memory, and may be replayed on one stream after the other.
+void StepCapture::follow_last_replay() const {
+  if (!last_stream_) return;
+  const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
+  if (stream == *last_stream_) return;
+  c10::Event replayed(device_.type());
+  replayed.record(*last_stream_);
+  replayed.block(stream);
+}
+
 void StepCapture::replay(Kind& kind, const StepCall& call) {
   ++report_.replayed;
-  if (last_stream_) {
-    const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
-    if (stream != *last_stream_) {
-      c10::Event replayed(device_.type());
-      replayed.record(*last_stream_);
-      replayed.block(stream);
-    }
-  }
+  kind.replayed = true;
+  follow_last_replay();
   {
     const at::AutoDispatchBelowADInplaceOrView bytes_alone;
     for (size_t i = 0; i < kind.inputs.size(); ++i) {
@@ -337,12 +394,6 @@ std::vector<double> StepCapture::rates() const {
     for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
   }
   return rates;
-}
-
-std::vector<uint32_t> StepCapture::versions() const {
-  std::vector<uint32_t> versions;
-  for (const auto& parameter : parameters_) versions.push_back(static_cast<uint32_t>(parameter._version()));
-  return versions;
 }
 
 void StepCapture::tell(const std::string& reason) {

@@ -39,6 +39,9 @@ class StepCapture {
     int calls = 0, alike = 0;
     uint64_t operators = 0;
     bool refused = false;
+    // Whether what was recorded was ever replayed, and how often in a row it was not.
+    bool replayed = false;
+    int in_vain = 0;
     std::unique_ptr<DeviceGraph> graph;
     StepRecording recording;
     std::vector<at::Tensor> inputs;
@@ -49,21 +52,25 @@ class StepCapture {
   };
 
   void begin();
+  void start_again(Kind& kind);
+  void forget(Kind& kind);
+  std::string fault_of(const at::Tensor& input) const;
+  void follow_last_replay() const;
   std::string kind_of(const StepCall& call) const;
   void run_eagerly(Kind* kind, const StepCall& call);
   bool is_warm(const Kind& kind) const;
   /// False, with everything as it was, when it could not be recorded.
   bool record(Kind& kind, const StepCall& call);
-  void record_body(Kind& kind, const StepCall& call);
+  void record_body(Kind& kind, const StepCall& call, const OperatorWatch& watch);
   void launch(Kind& kind);
   void replay(Kind& kind, const StepCall& call);
   bool fits(const Kind& kind) const;
   std::vector<at::Tensor> gradients() const;
   void set_gradients(const std::vector<at::Tensor>& gradients);
   std::vector<const void*> places() const;
-  void check_by_others(const std::vector<uint32_t>& versions, const std::vector<double>& rates, const Kind& kind) const;
+  void check_by_others(const std::vector<int64_t>& versions_before, const std::vector<double>& rates_before,
+                       const Kind& kind) const;
   std::vector<double> rates() const;
-  std::vector<uint32_t> versions() const;
   void tell(const std::string& reason);
 
   std::function<RunParts()> find_parts_;
@@ -79,6 +86,7 @@ class StepCapture {
   int counts_ = 1;  // batches that a call counts at most
   std::unordered_map<std::string, Kind> kinds_;
   std::string known_inputs_;
+  bool other_inputs_told_ = false;
   std::optional<c10::Stream> last_stream_;
   CaptureReport report_;
 };

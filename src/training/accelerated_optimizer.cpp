@@ -61,10 +61,15 @@ struct AcceleratedOptimizer::Core {
       found_inf = found.front();
     }
     const auto recorded = std::make_shared<detail::RecordedStep>(kernel->record(found_inf));
-    recording.add({.fits = recorded->fits, .run = [self, recorded] {
-                     self->settle();
-                     recorded->begin();
-                   }});
+    std::optional<GradScalerOptions> growth;
+    if (scaled) growth = scaler->options();
+    recording.add(
+        {.fits = [self, recorded, growth] { return recorded->fits() && (!growth || self->scaler->options() == *growth); },
+         .run =
+             [self, recorded] {
+               self->settle();
+               recorded->begin();
+             }});
     if (!scaled) return;
     verdict.ask(*found_inf);
     scaler->end_step(*optimizer);

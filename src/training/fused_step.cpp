@@ -123,10 +123,10 @@ class FusedStep : public OptimizerStep {
   std::function<void()> take_unless(const at::Tensor& found_inf) override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
-    const bool all_sorted = sort();
+    if (!sort()) return {};
     // A call that fills a state would leave it empty when it is skipped.
     for (size_t i = 0; i < used_; ++i) {
-      if (!all_sorted || calls_[i].parameters.front().device() != found_inf.device() || calls_[i].begins) return {};
+      if (calls_[i].parameters.front().device() != found_inf.device() || calls_[i].begins) return {};
     }
     for (size_t i = 0; i < used_; ++i) launch(calls_[i], found_inf);
     for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
@@ -387,6 +387,7 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
       if (found == this->optimizer_.state().end() || found->second.get() != call.states[i]) return false;
       if (!call.states[i]->exp_avg().is_same(call.exp_avgs[i]) || !call.states[i]->exp_avg_sq().is_same(call.exp_avg_sqs[i]))
         return false;
+      if (!call.max_exp_avg_sqs.empty() && !call.states[i]->max_exp_avg_sq().is_same(call.max_exp_avg_sqs[i])) return false;
     }
     return call.shares_rightly();
   }

@@ -64,13 +64,24 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
     growth_tracker_ = at::full({}, init_growth_tracker_, options.dtype(at::kInt));
   }
   // Not the factor itself: that moves in place, and autograd keeps this one.
-  applied_scale_ = scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
-  applied_in_ = detail::StepRecording::current();
+  const auto applied = scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
+  auto* recording = detail::StepRecording::current();
+  if (recording) recording->add({.run = [this, applied] { note_scaled(applied, nullptr); }});
+  note_scaled(applied, recording);
+  return loss.mul(applied);
+}
+
+void GradScaler::note_scaled(const at::Tensor& scale, const void* recording) {
+  applied_scale_ = scale;
+  applied_in_ = recording;
   // Who had no gradients has had nothing unscaled.
   std::erase_if(progress_,
                 [](const auto& item) { return item.second.stage == Stage::unscaled && item.second.found_inf.empty(); });
   for (auto& item : progress_) item.second.outdated = true;
-  return loss.mul(applied_scale_);
+}
+
+bool GradScaler::awaits_step() const {
+  return std::any_of(progress_.begin(), progress_.end(), [](const auto& item) { return item.second.stage == Stage::unscaled; });
 }
 
 void GradScaler::check_scaled(const char* call) const {

@@ -14,7 +14,8 @@ void GradientBuffers::collect(const std::vector<at::Tensor>& parameters) {
     auto& gradient = parameter.mutable_grad();
     if (!gradient.defined()) continue;
     auto& [sum, is_empty] = buffers_[parameter.unsafeGetTensorImpl()];
-    if (!sum.defined() || sum.device() != gradient.device()) sum = at::empty_like(gradient, gradient.options().dtype(dtype_));
+    if (!sum.defined()) sum = at::empty_like(gradient, gradient.options().dtype(dtype_));
+    if (sum.device() != gradient.device()) sum = sum.to(gradient.device());
     if (is_empty) {
       sum.copy_(gradient);
     } else {
@@ -31,7 +32,9 @@ void GradientBuffers::give_back(const std::vector<at::Tensor>& parameters) {
   for (const auto& parameter : parameters) {
     const auto found = buffers_.find(parameter.unsafeGetTensorImpl());
     if (found == buffers_.end() || found->second.is_empty) continue;
-    parameter.mutable_grad() = found->second.sum.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
+    const auto sum = found->second.sum.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
+    auto& gradient = parameter.mutable_grad();
+    gradient = gradient.defined() ? sum.add_(gradient) : sum;
     found->second.is_empty = true;
   }
 }

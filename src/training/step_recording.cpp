@@ -21,21 +21,18 @@ void StepRecording::add(Action action) {
   list.push_back(std::move(action));
 }
 
-void StepRecording::note_step(const torch::optim::Optimizer& optimizer) {
-  note_use_of_gradients();
-  stepped_.insert(&optimizer);
-}
+void StepRecording::note_step(const torch::optim::Optimizer& optimizer) { stepped_.insert(&optimizer); }
 
-void StepRecording::begin_with(const std::vector<at::Tensor>& gradients) {
+void StepRecording::begin_with(const std::vector<at::Tensor>& gradients, std::function<bool()> has_run) {
   for (const auto& gradient : gradients) {
-    if (gradient.defined()) versions_.emplace(gradient.unsafeGetTensorImpl(), gradient._version());
+    if (gradient.defined()) before_step_.insert(gradient.unsafeGetTensorImpl());
   }
+  has_run_ = std::move(has_run);
 }
 
 void StepRecording::note_drop(const at::Tensor& gradient) {
-  const auto found = versions_.find(gradient.unsafeGetTensorImpl());
-  // A backward pass that adds to it raises its version.
-  if (!gradients_used_ && found != versions_.end() && found->second == gradient._version()) unseen_.insert(found->first);
+  const auto* dropped = gradient.unsafeGetTensorImpl();
+  if (before_step_.contains(dropped) && !has_run_()) unseen_.insert(dropped);
 }
 
 bool StepRecording::fits() const {

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <stdexcept>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -50,12 +49,10 @@ class StepRecording {
   /// Notes whose weights are stepped, for who looks for changes by others.
   void note_step(const torch::optim::Optimizer& optimizer);
   bool has_stepped(const torch::optim::Optimizer& optimizer) const { return stepped_.contains(&optimizer); }
-  /// Notes that gradients were looked at: those from before the step matter.
-  void note_use_of_gradients() { gradients_used_ = true; }
-  /// A gradient is dropped: one from before the step that nobody has looked at does not matter.
+  /// The gradients from before the step, and whether an operator has run in it: one that is dropped before any has, and could
+  /// have looked at it, does not matter.
+  void begin_with(const std::vector<at::Tensor>& gradients, std::function<bool()> has_run);
   void note_drop(const at::Tensor& gradient);
-  /// The gradients from before the step. They are held until `forget_gradients`.
-  void begin_with(const std::vector<at::Tensor>& gradients);
   bool mattered(const at::Tensor& gradient) const { return !unseen_.contains(gradient.unsafeGetTensorImpl()); }
 
   bool fits() const;
@@ -65,10 +62,10 @@ class StepRecording {
 
  private:
   std::vector<Action> before_, after_;
-  bool decided_on_device_ = false, gradients_used_ = false;
+  bool decided_on_device_ = false;
   std::unordered_set<const torch::optim::Optimizer*> stepped_;
-  std::unordered_map<const c10::TensorImpl*, uint32_t> versions_;
-  std::unordered_set<const c10::TensorImpl*> unseen_;
+  std::unordered_set<const c10::TensorImpl*> before_step_, unseen_;
+  std::function<bool()> has_run_;
 };
 
 }  // namespace accelerate::detail

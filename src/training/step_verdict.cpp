@@ -7,6 +7,7 @@ namespace accelerate::detail {
 
 void StepVerdict::ask(const at::Tensor& found_inf) {
   const bool on_host = found_inf.is_cpu();
+  device_ = found_inf.device();
   if (!report_.defined()) {
     report_ = at::empty({}, at::TensorOptions().dtype(at::kFloat).pinned_memory(!on_host));
     if (!on_host) arrived_.emplace(found_inf.device().type());
@@ -16,8 +17,7 @@ void StepVerdict::ask(const at::Tensor& found_inf) {
 
 void StepVerdict::expect() {
   if (!arrived_) return;
-  const c10::impl::VirtualGuardImpl guard(arrived_->device_type());
-  arrived_->record(guard.getStream(guard.getDevice()));
+  arrived_->record(c10::impl::VirtualGuardImpl(device_->type()).getStream(*device_));
 }
 
 bool StepVerdict::skipped() {

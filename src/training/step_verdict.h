@@ -20,6 +20,7 @@ class StepVerdict {
 
  private:
   at::Tensor report_;
+  std::optional<c10::Device> device_;
   std::optional<c10::Event> arrived_;
 };
 

@@ -128,6 +128,10 @@ TEST(Capture, SaysWhyAStepRunsEagerly) {
             "it returns a double, which is no result of the device");
   EXPECT_EQ(small.reason([&](Tensor& x, int factor) { return small.train(x) * factor; }, 3),
             "it is given a value of type int, which would be the same at every replay");
+  EXPECT_EQ(small.reason([&](Tensor& x) { return std::pair(small.train(x), 0.5); }),
+            "it returns a value of type double, which would be the same at every replay");
+  EXPECT_EQ(small.reason([&](Tensor& x) { return x.add_(small.train(x).detach()); }),
+            "it writes to an input, which the caller would not see: write to a tensor that is none");
   int calls = 0;
   EXPECT_EQ(small.reason([&](Tensor& x) {
     for (int i = ++calls % 3; i > 0; --i) x = x + 1;
@@ -178,6 +182,73 @@ TEST(Capture, AStepThatCannotBeRecordedLeavesEverythingAsItWas) {
   }
   expect_equal({small.net->weight.detach(), small.net->weight.grad()},
                {reference.net->weight.detach(), reference.net->weight.grad()});
+}
+
+TEST(Capture, OptionsThatChangeFromCallToCallAreToldAsAReason) {
+  Small small;
+  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); });
+  auto& options = static_cast<torch::optim::SGDOptions&>(small.raw.param_groups()[0].options());
+  for (int i = 0; i < 40; ++i) {
+    options.momentum(0.9 + 0.001 * i);
+    step(torch::ones({2, 4}));
+  }
+  EXPECT_EQ(step.report().recorded, 3);
+  ASSERT_EQ(step.report().reasons.size(), 1);
+  EXPECT_NE(step.report().reasons.front().find("change from call to call"), std::string::npos);
+}
+
+/// Two runs with the same weights: `captured` by way of a step, and `eager`.
+template <class Body>
+void expect_same_values(
+    const Body& body, const std::function<void(Small<>&)>& after = [](Small<>&) {}) {
+  Small captured, eager;
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < 2; ++i) eager.net->parameters()[i].copy_(captured.net->parameters()[i]);
+  }
+  auto step = captured.accelerator.capture([&](torch::Tensor& x) { return body(captured, x); });
+  for (int i = 0; i < 12; ++i) {
+    auto x = torch::full({2, 4}, 0.1 * (i + 1));
+    EXPECT_TRUE(torch::equal(step(x), body(eager, x).detach())) << i;
+    for (auto* run : {&captured, &eager}) after(*run);
+  }
+  EXPECT_EQ(step.report().replayed, 7);  // the first call begins without gradients, and is of another kind
+  expect_equal({captured.net->weight.detach()}, {eager.net->weight.detach()});
+}
+
+TEST(Capture, GradientsThatAStepLooksAtBeforeItDropsThemMatter) {
+  expect_same_values([](Small<>& small, torch::Tensor& x) {
+    const auto& gradient = small.net->weight.grad();
+    const auto norm = gradient.defined() ? gradient.norm() : torch::zeros({});
+    small.train(x);
+    return norm;
+  });
+}
+
+TEST(Capture, AStepInsideAStepIsAPartOfIt) {
+  expect_same_values([](Small<>& small, torch::Tensor& x) {
+    const auto inner = small.accelerator.capture([&](torch::Tensor& y) { return small.train(y); });
+    return inner(x);
+  });
+}
+
+TEST(Capture, WhatAutocastHasCastIsNotKeptBeyondItsScope) {
+  std::optional<accelerate::AutocastScope> scope;
+  Small captured, eager;
+  {
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < 2; ++i) eager.net->parameters()[i].copy_(captured.net->parameters()[i]);
+  }
+  auto step = captured.accelerator.capture([&](torch::Tensor& x) { return captured.model(x); });
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 6; ++i) {
+      const accelerate::AutocastScope casting(Precision::bf16, torch::kCPU, {});
+      auto x = torch::full({2, 4}, 0.1 * (i + 1));
+      EXPECT_TRUE(torch::equal(step(x), eager.model(x).detach())) << round << ' ' << i;
+    }
+    auto x = torch::ones({2, 4});
+    for (auto* run : {&captured, &eager}) run->train(x);
+  }
 }
 
 TEST(Capture, ExceptionsOfTheStepComeOut) {
@@ -254,6 +325,37 @@ TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
   EXPECT_GT(skipped, 5);
   EXPECT_LT(skipped, 30);
   EXPECT_EQ(step.report().replayed, 56);
+}
+
+TEST(Capture, GradientsAreUnscaledOutsideOfTheStep) {
+  using accelerate::detail::RunParts, accelerate::detail::StepCapture;
+  const Graphs graphs;
+  Accelerator accelerator({.cpu = true});
+  torch::manual_seed(5);
+  Scaled eager;
+  torch::manual_seed(5);
+  Scaled captured;
+  const auto parts = [&] {
+    return RunParts{accelerator.state(), {}, {captured.optimizer}, {}, {}, captured.scaler, captured.gradients, {}};
+  };
+  const auto capture = std::make_shared<StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
+                                                     accelerator.get_logger("test"), std::source_location::current());
+  const auto backward = [](Scaled& run, torch::Tensor& x) {
+    const auto loss = run.net(x).square().mean();
+    run.scaler->scale(loss).backward();
+    return loss;
+  };
+  const accelerate::CapturedStep step([&](torch::Tensor& x) { return backward(captured, x); }, capture);
+  for (int i = 0; i < 40; ++i) {
+    auto x = torch::full({i % 5 == 4 ? 1 : 2, 4}, 100.0 * (1 + i % 7));
+    EXPECT_TRUE(torch::equal(step(x), backward(eager, x).detach())) << i;
+    for (auto* run : {&captured, &eager}) {
+      run->optimizer.step();
+      run->optimizer.zero_grad();
+    }
+  }
+  EXPECT_EQ(captured.optimizer.state_dict(), eager.optimizer.state_dict());
+  EXPECT_GT(step.report().replayed, 25);
 }
 
 TEST(Capture, OnACpuStepsRunAsTheyAre) {

@@ -79,6 +79,18 @@ TEST_F(TogetherCudaCapture, DropoutStaysRandomAndReproducible) {
   }
 }
 
+TEST_F(TogetherCudaCapture, SparseGradientsAreSteppedUnderFp16) {
+  Accelerator accelerator({.mixed_precision = Precision::fp16});
+  torch::nn::Embedding net(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto before = net->weight.detach().clone();
+  accelerator.backward(model(torch::zeros({2}, torch::TensorOptions(accelerator.device()).dtype(torch::kLong))).sum());
+  optimizer.step();
+  EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+  EXPECT_FALSE(torch::equal(net->weight, before));
+}
+
 TEST_F(TogetherCudaCapture, ReplaysOnOtherStreamsFollowEachOther) {
   Accelerator accelerator;
   const auto sum = torch::zeros({1 << 22}, accelerator.device());

@@ -2,6 +2,7 @@
 
 #include <accelerate/distributed/nested.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>

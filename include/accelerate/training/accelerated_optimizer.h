@@ -19,7 +19,8 @@ class GradScaler;
 
 /// A prepared optimizer: steps only where gradients are complete, with the scaler where there is one, and through fused kernels
 /// where LibTorch has them (AdamW, Adam, SGD). What was prepared stays the source of truth: its options, parameter groups and
-/// state may be read, changed, saved and loaded at any time. Copies are the same optimizer.
+/// state may be read, changed, saved and loaded at any time, under fp16 by way of this class: only it knows of the last step
+/// whether it was skipped. Copies are the same optimizer.
 class AcceleratedOptimizer {
  public:
   /// `optimizer` must outlive this and its copies. Without `scaler` steps are never skipped. Where a weight that modules share is

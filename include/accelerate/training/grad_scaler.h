@@ -24,6 +24,8 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;
   /// Off: losses stay as they are and every step is taken.
   bool enabled = true;
+
+  bool operator==(const GradScalerOptions&) const = default;
 };
 
 /// Keeps small gradients of float16 from vanishing: multiplies losses by a factor, divides gradients by it before a step, and
@@ -69,6 +71,9 @@ class GradScaler {
   /// The factor; 1 when not enabled. Waits for the device.
   double get_scale() const;
   bool is_enabled() const { return options_.enabled; }
+  const GradScalerOptions& options() const { return options_; }
+  /// Whether gradients were unscaled that no step has followed yet.
+  bool awaits_step() const;
   /// Steps that were taken in a row since the factor moved. Waits for the device.
   int64_t growth_tracker() const;
 
@@ -87,6 +92,7 @@ class GradScaler {
     bool outdated = false;
   };
 
+  void note_scaled(const at::Tensor& scale, const void* recording);
   void check_scaled(const char* call) const;
   void move_scale(const std::vector<at::Tensor>& found_inf);
 

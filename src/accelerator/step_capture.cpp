@@ -145,16 +145,11 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
 /// What was recorded is no longer true: something was loaded, replaced or set.
 void StepCapture::forget(Kind& kind) {
   const int in_vain = kind.replayed ? 0 : kind.in_vain + 1;
-  const auto number = kind.number;
-  kind = {};
-  kind.number = number;
+  start_again(kind);
   kind.in_vain = in_vain;
   if (in_vain < 3) return;
   kind.refused = true;
-  tell(
-      "options of its optimizer, or the memory of its weights, change from call to call (by a scheduler that cycles momentum, "
-      "for "
-      "example)");
+  tell("options of its optimizer, or the places of its weights, change from call to call: does a scheduler cycle momentum?");
 }
 
 /// Everything on the host that decides which kernels a call launches, as far as it can be known.

@@ -233,7 +233,6 @@ TEST(Capture, AStepInsideAStepIsAPartOfIt) {
 }
 
 TEST(Capture, WhatAutocastHasCastIsNotKeptBeyondItsScope) {
-  std::optional<accelerate::AutocastScope> scope;
   Small captured, eager;
   {
     const torch::NoGradGuard no_grad;
@@ -297,21 +296,23 @@ struct Scaled {
   }
 };
 
+std::shared_ptr<accelerate::detail::StepCapture> capture_of(const Accelerator& accelerator, const Scaled& run) {
+  const auto parts = [&] {
+    return accelerate::detail::RunParts{accelerator.state(), {}, {run.optimizer}, {run.scheduler}, {}, run.scaler,
+                                        run.gradients,       {}};
+  };
+  return std::make_shared<accelerate::detail::StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
+                                                           accelerator.get_logger("test"), std::source_location::current());
+}
+
 TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
-  using accelerate::detail::RunParts, accelerate::detail::StepCapture;
   const Graphs graphs;
   Accelerator accelerator({.cpu = true});
   torch::manual_seed(5);
   Scaled eager;
   torch::manual_seed(5);
   Scaled captured;
-  const auto parts = [&] {
-    return RunParts{accelerator.state(), {}, {captured.optimizer}, {captured.scheduler}, {}, captured.scaler,
-                    captured.gradients,  {}};
-  };
-  const auto capture = std::make_shared<StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
-                                                     accelerator.get_logger("test"), std::source_location::current());
-  const accelerate::CapturedStep step([&](torch::Tensor& x) { return captured.train(x); }, capture);
+  const accelerate::CapturedStep step([&](torch::Tensor& x) { return captured.train(x); }, capture_of(accelerator, captured));
   int skipped = 0;
   for (int i = 0; i < 60; ++i) {
     auto x = torch::full({2, 4}, 100.0 * (1 + i % 7));
@@ -328,24 +329,18 @@ TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
 }
 
 TEST(Capture, GradientsAreUnscaledOutsideOfTheStep) {
-  using accelerate::detail::RunParts, accelerate::detail::StepCapture;
   const Graphs graphs;
   Accelerator accelerator({.cpu = true});
   torch::manual_seed(5);
   Scaled eager;
   torch::manual_seed(5);
   Scaled captured;
-  const auto parts = [&] {
-    return RunParts{accelerator.state(), {}, {captured.optimizer}, {}, {}, captured.scaler, captured.gradients, {}};
-  };
-  const auto capture = std::make_shared<StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
-                                                     accelerator.get_logger("test"), std::source_location::current());
   const auto backward = [](Scaled& run, torch::Tensor& x) {
     const auto loss = run.net(x).square().mean();
     run.scaler->scale(loss).backward();
     return loss;
   };
-  const accelerate::CapturedStep step([&](torch::Tensor& x) { return backward(captured, x); }, capture);
+  const accelerate::CapturedStep step([&](torch::Tensor& x) { return backward(captured, x); }, capture_of(accelerator, captured));
   for (int i = 0; i < 40; ++i) {
     auto x = torch::full({i % 5 == 4 ? 1 : 2, 4}, 100.0 * (1 + i % 7));
     EXPECT_TRUE(torch::equal(step(x), backward(eager, x).detach())) << i;

@@ -1,6 +1,6 @@
 // How long a training step takes. One model and one way of running it a run, figures as "name value" lines, so that a peer can
 // take turns:
-//   step_speed gpt2|mlp|resnet|bert eager|captured STEPS [--device cpu] [--small] [--kernels]
+//   step_speed gpt2|mlp|resnet|bert eager|captured STEPS [--device cpu] [--small] [--kernels] [--clip-in-step]
 #include <ATen/DeviceAccelerator.h>
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -35,6 +35,7 @@ struct Wishes {
   /// Sizes with which a program can be tried, not measured.
   bool small = false;
   bool kernels = false;
+  bool clip_in_step = false;
 };
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -163,7 +164,7 @@ void train(const Wishes& wishes, accelerate::Accelerator& accelerator, const Tra
     auto loss = loss_of(model, batch);
     accelerator.backward(loss);
     if (training.max_norm > 0 && accelerator.sync_gradients()) {
-      accelerator.clip_grad_norm_(model.parameters(), training.max_norm);
+      accelerator.clip_grad_norm_(model.parameters(), training.max_norm, {.in_step = wishes.clip_in_step});
     }
     optimizer.step();
     scheduler.step();
@@ -219,7 +220,7 @@ models::ModelConfig language_config(const Wishes& wishes, int64_t vocabulary, in
 void train_gpt2(const Wishes& wishes, accelerate::Accelerator& accelerator) {
   auto config = language_config(wishes, 50257, 1024);
   config.activation = "gelu_new";
-  const int64_t rows = wishes.small ? 2 : 8, length = wishes.small ? 16 : 512, vocabulary = config.vocab_size;
+  const int64_t rows = wishes.small ? 2 : 8, length = wishes.small ? 16 : 512;
   const auto net = std::make_shared<models::GPT2LMHeadModel>(config);
   initialise(*net);
   const auto batches = batches_of([&]() -> Batch {
@@ -227,12 +228,7 @@ void train_gpt2(const Wishes& wishes, accelerate::Accelerator& accelerator) {
     return {ids, ids};
   });
   train(wishes, accelerator, Training<models::GPT2LMHeadModel>{net, adamw_of(net, 3e-4, 0.1), batches, 1.0},
-        [vocabulary](auto& model, Batch& batch) {
-          // Labels move instead of logits, which then need no copy: as transformers does it. Behind the last is none (-100).
-          const auto labels = F::pad(batch.target, F::PadFuncOptions({0, 1}).value(-100)).narrow(1, 1, batch.target.size(1));
-          return F::cross_entropy(model(batch.data).reshape({-1, vocabulary}), labels.reshape({-1}),
-                                  F::CrossEntropyFuncOptions().ignore_index(-100));
-        });
+        [](auto& model, Batch& batch) { return model(batch.data, models::ForwardOptions{.labels = batch.target}); });
 }
 
 void train_bert(const Wishes& wishes, accelerate::Accelerator& accelerator) {
@@ -310,13 +306,14 @@ void run(const Wishes& wishes) {
 
 int main(int count, char** argv) {
   if (count < 4) {
-    return std::fprintf(stderr, "usage: step_speed MODEL eager|captured STEPS [--device cpu] [--small] [--kernels]\n"), 1;
+    return std::fprintf(stderr, "usage: step_speed MODEL eager|captured STEPS [--device cpu] [--small] [--kernels] [--clip-in-step]\n"), 1;
   }
   Wishes wishes{.model = argv[1], .mode = argv[2], .steps = std::stoll(argv[3])};
   for (int i = 4; i < count; ++i) {
     const std::string word = argv[i];
     wishes.small |= word == "--small";
     wishes.kernels |= word == "--kernels";
+    wishes.clip_in_step |= word == "--clip-in-step";
     wishes.cpu |= word == "--device" && i + 1 < count && std::string(argv[i + 1]) == "cpu";
   }
   try {

@@ -12,6 +12,9 @@ struct ForwardOptions {
   KeyValueCache* cache = nullptr;
   /// Logits of the last position alone: what a generation needs of a long prompt.
   bool last_only = false;
+  /// The tokens [batch, positions], each of which the position before it is to name; -100: none is. With them a pass returns the
+  /// mean loss in the place of logits.
+  at::Tensor labels = {};
 };
 
 /// A model that says which token comes next. It is written for inference: there is no dropout.
@@ -19,7 +22,7 @@ class CausalLM : public torch::nn::Module {
  public:
   explicit CausalLM(ModelConfig config) : config_(std::move(config)) {}
 
-  /// The logits [batch, positions, vocabulary] of token ids [batch, positions].
+  /// The logits [batch, positions, vocabulary] of token ids [batch, positions], or the loss.
   virtual at::Tensor forward(const at::Tensor& ids, const ForwardOptions& options = {}) = 0;
 
   const ModelConfig& config() const { return config_; }

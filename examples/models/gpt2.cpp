@@ -79,8 +79,10 @@ GPT2LMHeadModel::GPT2LMHeadModel(const ModelConfig& config) : CausalLM(config) {
 
 at::Tensor GPT2LMHeadModel::forward(const at::Tensor& ids, const ForwardOptions& options) {
   auto hidden = transformer_->forward(ids, options.cache);
+  const auto weight = lm_head_ ? lm_head_->weight : transformer_->embedding_weight();
+  if (options.labels.defined()) return next_token_loss(hidden, weight, options.labels);
   if (options.last_only) hidden = hidden.narrow(1, hidden.size(1) - 1, 1);
-  return lm_head_ ? lm_head_(hidden) : tied_logits(hidden, transformer_->embedding_weight());
+  return tied_logits(hidden, weight);
 }
 
 }  // namespace models

@@ -4,6 +4,7 @@
 #include <accelerate/core/error.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <numbers>
 
 namespace models {
@@ -31,6 +32,24 @@ at::Tensor frequencies(const RopeConfig& rope, int64_t head_dim, const at::Tenso
   const auto slow = wavelengths > length / rope.low_freq_factor;
   const auto fast = wavelengths < length / rope.high_freq_factor;
   return at::where(slow, plain / rope.factor, at::where(fast, plain, between));
+}
+
+constexpr int64_t kNoLabel = -100;
+
+int64_t missing_rows(const at::Tensor& weight, int64_t multiple) { return (multiple - weight.size(0) % multiple) % multiple; }
+
+/// For half precision GPUs have fast kernels only for rows of eight numbers. For a few tokens the product costs less than
+/// filling up.
+int64_t multiple_that_pays(const at::Tensor& x, const at::Tensor& weight) {
+  constexpr int64_t kMultiple = 64, kManyTokens = 256;
+  const bool in_half = at::autocast::is_autocast_enabled(at::kCUDA) || at::isReducedFloatingType(weight.scalar_type());
+  return weight.is_cuda() && in_half && x.numel() >= kManyTokens * x.size(-1) ? kMultiple : 1;
+}
+
+/// Filling up is a copy: of half the size after autocast.
+at::Tensor in_dtype_of_products(const at::Tensor& weight) {
+  const auto device = weight.device().type();
+  return at::autocast::is_autocast_enabled(device) ? weight.to(at::autocast::get_autocast_dtype(device)) : weight;
 }
 
 }  // namespace
@@ -79,18 +98,39 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, c
 
 at::Tensor linear_filled_up(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             int64_t multiple) {
-  const int64_t rows = weight.size(0), missing = (multiple - rows % multiple) % multiple;
+  const int64_t rows = weight.size(0), missing = missing_rows(weight, multiple);
   if (missing == 0) return at::linear(x, weight, bias);
   std::optional<at::Tensor> filled_bias;
   if (bias) filled_bias = at::constant_pad_nd(*bias, {0, missing});
-  return at::linear(x, at::constant_pad_nd(weight, {0, 0, 0, missing}), filled_bias).narrow(-1, 0, rows);
+  return at::linear(x, at::constant_pad_nd(in_dtype_of_products(weight), {0, 0, 0, missing}), filled_bias).narrow(-1, 0, rows);
 }
 
 at::Tensor tied_logits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  constexpr int64_t kMultiple = 64, kManyTokens = 256;  // for a few the product costs less than filling up
-  const bool in_half = at::autocast::is_autocast_enabled(at::kCUDA) || at::isReducedFloatingType(weight.scalar_type());
-  const bool pays = weight.is_cuda() && in_half && x.numel() >= kManyTokens * x.size(-1);
-  return linear_filled_up(x, weight, bias, pays ? kMultiple : 1);
+  return linear_filled_up(x, weight, bias, multiple_that_pays(x, weight));
+}
+
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t multiple) {
+  const int64_t rows = weight.size(0), missing = missing_rows(weight, multiple), positions = labels.size(1);
+  // Labels move instead of logits, which then need no copy. Behind the last is none.
+  const auto next = at::constant_pad_nd(labels, {0, 1}, kNoLabel).narrow(1, 1, positions).reshape({-1});
+  const auto x = hidden.reshape({-1, hidden.size(-1)});
+  at::Tensor logits;
+  if (missing == 0) {
+    logits = at::linear(x, weight);
+  } else {
+    // What is filled up is never the next token: logits stay in one piece.
+    const auto bias = at::zeros({rows + missing}, weight.options().requires_grad(false));
+    bias.narrow(0, rows, missing).fill_(-std::numeric_limits<double>::infinity());
+    logits = at::linear(x, at::constant_pad_nd(in_dtype_of_products(weight), {0, 0, 0, missing}), bias);
+  }
+  // CUDA's kernels read half precision and write float32.
+  const bool converts = logits.is_cuda() && at::isReducedFloatingType(logits.scalar_type());
+  const auto named = converts ? at::_log_softmax(logits, 1, /*half_to_float=*/true) : at::log_softmax(logits, 1, at::kFloat);
+  return at::nll_loss(named, next, /*weight=*/{}, at::Reduction::Mean, kNoLabel);
+}
+
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
+  return next_token_loss(hidden, weight, labels, multiple_that_pays(hidden, weight));
 }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t heads) {

@@ -47,11 +47,17 @@ at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, c
                             const AttentionOptions& options = {});
 
 /// at::linear with rows of zeros added to the weight until there are a multiple of `multiple`, and their results left out: the
-/// same values and gradients. For half precision GPUs have fast kernels only for rows of eight numbers.
+/// same values and gradients.
 at::Tensor linear_filled_up(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
                             int64_t multiple);
 /// The logits of a head whose weight is that of the embedding, filled up where that pays.
 at::Tensor tied_logits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = {});
+
+/// How well the next tokens are named: the mean cross entropy of the logits `hidden` [batch, positions, width] times the head's
+/// weight, for `labels` [batch, positions], each to be named by the position before it; -100: not at all. In float32, without a
+/// copy of the logits in it. The second fills the weight up where that pays.
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t multiple);
+at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels);
 
 /// [batch, positions, heads * head_dim] as [batch, heads, positions, head_dim], and back.
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);

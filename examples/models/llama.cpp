@@ -78,8 +78,10 @@ LlamaForCausalLM::LlamaForCausalLM(const ModelConfig& config, const LayerMaker& 
 
 at::Tensor LlamaForCausalLM::forward(const at::Tensor& ids, const ForwardOptions& options) {
   auto hidden = model_->forward(ids, options.cache);
+  const auto weight = lm_head_ ? lm_head_->weight : model_->embedding_weight();
+  if (options.labels.defined()) return next_token_loss(hidden, weight, options.labels);
   if (options.last_only) hidden = hidden.narrow(1, hidden.size(1) - 1, 1);
-  return lm_head_ ? lm_head_(hidden) : at::linear(hidden, model_->embedding_weight());
+  return at::linear(hidden, weight);
 }
 
 }  // namespace models

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "accelerator/run_checkpoints.h"
 #include "accelerator/step_capture.h"
@@ -59,25 +60,31 @@ std::vector<at::Tensor> Accelerator::trained_parameters() const {
 
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
-  unscale_for_clipping(parameters);
-  return accelerate::clip_grad_norm_(parameters, max_norm, options);
+  ClipGradNormOptions now = options;
+  if (std::exchange(now.in_step, false)) {
+    for (const auto& optimizer : optimizers_) {
+      if (const auto total = optimizer.clip_in_step(parameters, max_norm, now)) return *total;
+    }
+  }
+  make_ready_to_clip(parameters);
+  return accelerate::clip_grad_norm_(parameters, max_norm, now);
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  unscale_for_clipping(parameters);
+  make_ready_to_clip(parameters);
   accelerate::clip_grad_value_(parameters, clip_value);
 }
 
-void Accelerator::unscale_for_clipping(const std::vector<at::Tensor>& parameters) {
-  if (!scaler_) return;
+void Accelerator::make_ready_to_clip(const std::vector<at::Tensor>& parameters) {
   std::unordered_set<const void*> clipped;
   for (const auto& parameter : parameters) clipped.insert(parameter.unsafeGetTensorImpl());
   const auto is_clipped = [&](const at::Tensor& parameter) { return clipped.contains(parameter.unsafeGetTensorImpl()); };
   for (const auto& optimizer : optimizers_) {
     // Others may not have had their backward pass. And two models of one optimizer may be clipped one after the other.
     const auto own = optimizer.parameters();
-    const bool is_meant = std::any_of(own.begin(), own.end(), is_clipped);
-    if (is_meant && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
+    if (std::none_of(own.begin(), own.end(), is_clipped)) continue;
+    optimizer.clip_now();
+    if (scaler_ && !scaler_->is_unscaled(optimizer.optimizer())) scaler_->unscale_(optimizer.optimizer());
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/from_blob.h>
 #include <accelerate/core/error.h>
 #include <accelerate/training/find_executable_batch_size.h>
 #include <c10/core/Event.h>
@@ -83,7 +84,11 @@ void detach_results(const Leaves& results) {
 
 StepCapture::StepCapture(std::function<RunParts()> parts, c10::Device device, CaptureOptions options, Logger logger,
                          std::source_location where)
-    : find_parts_(std::move(parts)), device_(device), options_(options), logger_(std::move(logger)), where_(where) {
+    : find_parts_(std::move(parts)),
+      device_(device.is_cpu() ? c10::Device(at::kCPU) : device),  // tensors have no index there
+      options_(options),
+      logger_(std::move(logger)),
+      where_(where) {
   if (options.warmup_steps < 1) {
     throw UsageError("capture was given warmup_steps=" + std::to_string(options.warmup_steps) +
                      ": expected at least 1, in which optimizers make their state.");
@@ -108,6 +113,7 @@ void StepCapture::begin() {
     keep_parameters(model->parameters());
     for (const auto& buffer : model->module().buffers()) buffers_.push_back(buffer);
     for (auto& module : model->module().modules()) modules_.push_back(std::move(module));
+    if (model->data_parallel()) parallel_.push_back(model->data_parallel());
   }
   for (const auto& optimizer : parts_->optimizers) keep_parameters(optimizer.parameters());
 }
@@ -133,13 +139,31 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
            std::to_string(options_.warmup_steps) + " that run eagerly");
   }
   if (kind.graph && !fits(kind)) forget(kind);
+  const bool records = !kind.graph && !kind.refused && is_warm(kind) && may_record(kind, call);
+  // NCCL takes it for granted that processes record and replay an exchange together, and the same recording.
+  enum : int64_t { eagerly, recording, replaying };
+  if (!all_agree({kind.graph ? replaying : records ? recording : eagerly, kind.graph ? kind.recording_number : 0})) {
+    if (kind.graph || records) tell("processes are at steps of different kinds, which are run eagerly");
+    run_eagerly(&kind, call);
+    return {};
+  }
   if (kind.graph) {
     replay(kind, call);
     return kind.number;
   }
-  if (!kind.refused && is_warm(kind) && record(kind, call)) return kind.number;
+  if (records && record(kind, call)) return kind.number;
   run_eagerly(&kind, call);
   return {};
+}
+
+bool StepCapture::all_agree(const std::array<int64_t, 2>& about) const {
+  // With join_uneven_inputs a process may have ended its data, and nothing is recorded.
+  const bool joined = std::any_of(parallel_.begin(), parallel_.end(), [](const auto& model) { return model->joined(); });
+  if (!parts_->state.use_distributed() || joined) return true;
+  std::array<int64_t, 4> both = {about[0], -about[0], about[1], -about[1]};
+  at::Tensor most = at::from_blob(both.data(), {4}, at::TensorOptions().dtype(at::kLong));
+  parts_->state.communicator()->all_reduce(most, c10d::ReduceOp::MAX, "a captured step", where_);
+  return both[0] == -both[1] && both[2] == -both[3];
 }
 
 /// What was recorded is no longer true: something was loaded, replaced or set.
@@ -174,6 +198,8 @@ std::string StepCapture::kind_of(const StepCall& call) const {
   for (const auto& parameter : parameters_)
     kind += static_cast<char>('a' + 2 * parameter.requires_grad() + parameter.grad().defined());
   for (const auto& module : modules_) kind += module->is_training() ? 't' : 'e';
+  for (const auto& model : parallel_)
+    kind += static_cast<char>('a' + 4 * model->joined() + 2 * model->syncs().gradients + model->syncs().buffers);
   append_bytes(kind, c10::GradMode::is_enabled());
   append_bytes(kind, c10::InferenceMode::is_enabled());
   append_bytes(kind, at::autocast::is_autocast_enabled(device_.type()));
@@ -191,14 +217,19 @@ void StepCapture::run_eagerly(Kind* kind, const StepCall& call) {
   const auto operators = watch.fingerprint();
   kind->alike = operators == kind->operators ? kind->alike + 1 : 1;
   kind->operators = operators;
-  if (++kind->calls < 5 * options_.warmup_steps || is_warm(*kind)) return;
+  if (!is_settled() || ++kind->calls < 5 * options_.warmup_steps || is_warm(*kind)) return;
   kind->refused = true;
   tell("it does not call the same operators every time");
 }
 
 /// The first call of a kind may differ: state is made in it. From then on two in a row are to be the same.
 bool StepCapture::is_warm(const Kind& kind) const {
-  return kind.calls >= options_.warmup_steps && kind.alike >= std::min(2, options_.warmup_steps);
+  return is_settled() && kind.calls >= options_.warmup_steps && kind.alike >= std::min(2, options_.warmup_steps);
+}
+
+/// After the first exchanges buckets of gradients are put in another order.
+bool StepCapture::is_settled() const {
+  return std::all_of(parallel_.begin(), parallel_.end(), [](const auto& model) { return model->is_settled(); });
 }
 
 /// What is wrong with an input; "" when nothing is.
@@ -208,31 +239,32 @@ std::string StepCapture::fault_of(const at::Tensor& input) const {
   return input.requires_grad() ? "requires gradients" : "";
 }
 
-bool StepCapture::record(Kind& kind, const StepCall& call) {
-  const auto graphs =
-      std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
-  if (graphs >= options_.max_graphs) {
-    kind.refused = true;
-    tell("there are more than " + std::to_string(options_.max_graphs) + " kinds of steps (max_graphs)");
-    return false;
-  }
-  if (!call.inputs.other.empty() || call.opaque_result) {
-    kind.refused = true;
-    tell(call.opaque_result ? "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device"
-                            : "it is given " + call.inputs.other + ", which would be the same at every replay");
-    return false;
-  }
+/// Finds what is wrong with a kind of step before it is recorded.
+bool StepCapture::may_record(Kind& kind, const StepCall& call) {
+  std::string reason;
   for (const auto* tensor : call.inputs.tensors) {
     const auto fault = tensor->defined() ? fault_of(*tensor) : "";
-    if (fault.empty()) continue;
-    kind.refused = true;
-    tell("an input of it " + fault);
-    return false;
+    if (!fault.empty()) reason = "an input of it " + fault;
   }
+  if (!call.inputs.other.empty()) reason = "it is given " + call.inputs.other + ", which would be the same at every replay";
+  if (call.opaque_result)
+    reason = "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device";
+  const auto graphs =
+      std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
+  if (graphs >= options_.max_graphs)
+    reason = "there are more than " + std::to_string(options_.max_graphs) + " kinds of steps (max_graphs)";
+  if (reason.empty()) return true;
+  kind.refused = true;
+  tell(reason);
+  return false;
+}
+
+bool StepCapture::record(Kind& kind, const StepCall& call) {
   // As it was, should the recording fail: nothing has happened on the device then.
   const auto before = gradients();
   const auto step = parts_->gradients->step();
   const bool sync = parts_->gradients->sync_gradients();
+  const auto syncs_before = syncs();
   std::optional<GradScaler> scaler;
   if (parts_->scaler) scaler = *parts_->scaler;
   const OperatorWatch watch;
@@ -249,9 +281,12 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
   } catch (...) {
     reason = "after " + watch.last() + " it throws what is no exception of the standard";
   }
+  // Together or not at all.
+  if (!all_agree({reason.empty(), 0}) && reason.empty()) reason = "another process could not record it";
   // What it counted is counted when it is launched.
   parts_->gradients->set_step(step);
   parts_->gradients->set_sync_gradients(sync);
+  set_syncs(syncs_before);
   if (reason.empty()) {
     try {
       follow_last_replay();
@@ -261,11 +296,14 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
       throw;
     }
     ++report_.recorded;
+    kind.recording_number = ++recordings_;
     return true;
   }
   start_again(kind);
   kind.refused = true;
   set_gradients(before);
+  for (const auto& model : parallel_) model->forget_recorded_pass();
+  for (const auto& optimizer : parts_->optimizers) optimizer.forget_recorded_clip();
   if (scaler) *parts_->scaler = *scaler;
   tell(reason);
   return false;
@@ -282,14 +320,18 @@ void StepCapture::record_body(Kind& kind, const StepCall& call, const OperatorWa
   const auto before = gradients();
   const auto versions_before = versions_of(parameters_);
   const auto rates_before = rates();
-  kind.recording.begin_with(before, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
   const auto inputs_before = versions_of(kind.inputs);
   {
     const OtherInputs recorded(call.inputs, kind.inputs);
     // Weights that autocast has cast belong to the scope around the step, or to the recording: not to both.
     at::autocast::clear_cache();
     kind.graph = recorder_->record([&] {
+      // From here on: to begin a recording calls operators, too.
+      kind.recording.begin_with(before, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
       const StepRecording::Scope scope(kind.recording);
+      const NoHostExchanges refused([] {
+        throw NotRecordable("processes exchange objects or wait for each other in it, which replays would not do");
+      });
       call.body();
     });
     at::autocast::clear_cache();
@@ -298,10 +340,15 @@ void StepCapture::record_body(Kind& kind, const StepCall& call, const OperatorWa
     throw NotRecordable("it writes to an input, which the caller would not see: write to a tensor that is none");
   if (parts_->scaler && parts_->scaler->awaits_step())
     throw NotRecordable("gradients are unscaled in it, and their optimizer does not step in it");
+  for (const auto& optimizer : parts_->optimizers) {
+    if (optimizer.awaits_clip())
+      throw NotRecordable("gradients are clipped in it (in_step), and their optimizer does not step in it");
+  }
   check_by_others(versions_before, rates_before, kind);
   for (const auto& gradient : before)
     kind.gradients_before.push_back(gradient.defined() && kind.recording.mattered(gradient) ? gradient : at::Tensor());
   kind.gradients_after = gradients();
+  kind.syncs_after = syncs();
   kind.places = places();
 }
 
@@ -330,6 +377,7 @@ void StepCapture::launch(Kind& kind) {
   kind.graph->replay();
   kind.recording.run_after();
   set_gradients(kind.gradients_after);
+  set_syncs(kind.syncs_after);
   if (!device_.is_cpu()) last_stream_ = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
 }
 
@@ -389,6 +437,16 @@ std::vector<double> StepCapture::rates() const {
     for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
   }
   return rates;
+}
+
+std::vector<DataParallel::Syncs> StepCapture::syncs() const {
+  std::vector<DataParallel::Syncs> syncs;
+  for (const auto& model : parallel_) syncs.push_back(model->syncs());
+  return syncs;
+}
+
+void StepCapture::set_syncs(const std::vector<DataParallel::Syncs>& syncs) const {
+  for (size_t i = 0; i < parallel_.size(); ++i) parallel_[i]->set_syncs(syncs[i]);
 }
 
 void StepCapture::tell(const std::string& reason) {

@@ -4,11 +4,13 @@
 #include <accelerate/core/logging.h>
 #include <c10/core/Stream.h>
 
+#include <array>
 #include <source_location>
 #include <unordered_map>
 
 #include "accelerator/operator_watch.h"
 #include "accelerator/run_parts.h"
+#include "parallel/data_parallel.h"
 #include "training/graph_device.h"
 #include "training/step_recording.h"
 
@@ -35,6 +37,8 @@ class StepCapture {
   /// Calls whose work for the device is the same, but for the numbers in their tensors.
   struct Kind {
     size_t number = 0;
+    // Which recording of this step it is: processes count theirs together.
+    int64_t recording_number = 0;
     // While it warms up: calls, those in a row that called the same operators, and which they were.
     int calls = 0, alike = 0;
     uint64_t operators = 0;
@@ -47,6 +51,7 @@ class StepCapture {
     std::vector<at::Tensor> inputs;
     // For each parameter: the gradient that the recording begins with, where it matters, and the one it leaves.
     std::vector<at::Tensor> gradients_before, gradients_after;
+    std::vector<DataParallel::Syncs> syncs_after;
     // Where parameters and buffers lay.
     std::vector<const void*> places;
   };
@@ -59,6 +64,8 @@ class StepCapture {
   std::string kind_of(const StepCall& call) const;
   void run_eagerly(Kind* kind, const StepCall& call);
   bool is_warm(const Kind& kind) const;
+  bool is_settled() const;
+  bool may_record(Kind& kind, const StepCall& call);
   /// False, with everything as it was, when it could not be recorded.
   bool record(Kind& kind, const StepCall& call);
   void record_body(Kind& kind, const StepCall& call, const OperatorWatch& watch);
@@ -71,6 +78,11 @@ class StepCapture {
   void check_by_others(const std::vector<int64_t>& versions_before, const std::vector<double>& rates_before,
                        const Kind& kind) const;
   std::vector<double> rates() const;
+  /// What models that exchange gradients are about to exchange.
+  std::vector<DataParallel::Syncs> syncs() const;
+  void set_syncs(const std::vector<DataParallel::Syncs>& syncs) const;
+  /// Whether all processes are about to do the same; without asking where there is one.
+  bool all_agree(const std::array<int64_t, 2>& about) const;
   void tell(const std::string& reason);
 
   std::function<RunParts()> find_parts_;
@@ -83,10 +95,12 @@ class StepCapture {
   std::unique_ptr<GraphDevice> recorder_;
   std::vector<at::Tensor> parameters_, buffers_;
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
+  std::vector<std::shared_ptr<DataParallel>> parallel_;
   int counts_ = 1;  // batches that a call counts at most
   std::unordered_map<std::string, Kind> kinds_;
   std::string known_inputs_;
   bool other_inputs_told_ = false;
+  int64_t recordings_ = 0;
   std::optional<c10::Stream> last_stream_;
   CaptureReport report_;
 };

@@ -3,7 +3,7 @@
 #include <accelerate/training/find_executable_batch_size.h>
 #include <torch/nn/module.h>
 
-#include "big_model/accelerators.h"
+#include "distributed/accelerators.h"
 
 namespace accelerate {
 namespace detail {

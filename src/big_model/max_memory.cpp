@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "big_model/accelerators.h"
+#include "distributed/accelerators.h"
 #include "big_model/host_memory.h"
 #include "big_model/module_tensors.h"
 #include "big_model/places_in_order.h"

@@ -1,18 +1,21 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/Event.h>
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "checkpoint/late_reading.h"
 
 namespace accelerate {
 
-/// Copies that are yet to be made, of memory that keeps its values until then (see LateReading).
+/// Copies that are yet to be made, of memory that keeps its values until then (see LateReading), or that nobody else has.
 class LateCopies {
  public:
-  /// Makes them, by several threads. Those who wait to write to one of the sources go on as soon as that one is copied.
+  /// Makes them, by several threads. Those who wait to write to one of the sources go on as soon as that one is copied, and
+  /// memory of a device is given back when all are.
   void make();
   bool empty() const { return pieces_.empty(); }
 
@@ -20,9 +23,12 @@ class LateCopies {
   friend class HostCopies;
   struct Piece {
     std::shared_ptr<char> to;
-    const char* from;
+    const char* from;  // null for bytes of a device
     uint64_t size;
     LateReading reading;
+    // The bytes of a device, and when it has written them.
+    at::Tensor on_device = {};
+    std::shared_ptr<const c10::Event> written = {};
   };
 
   std::vector<Piece> pieces_;
@@ -31,7 +37,8 @@ class LateCopies {
 enum class CopyTime { now, later };
 
 /// Copies of tensors in host memory, made all at once by several threads. The memory is kept for the next time: to fill pages
-/// that the process does not have yet takes ten times as long as the copying.
+/// that the process does not have yet takes ten times as long as the copying. It is not pinned, which takes ten times as long
+/// again: what comes from a device goes through a few small pieces that are.
 class HostCopies {
  public:
   HostCopies() = default;
@@ -43,8 +50,9 @@ class HostCopies {
   /// What will be a copy of `tensor` after `finish`, or where it may be `later` and is worth it, when what `finish` returns was
   /// made. It lies in memory of its own for as long as it lives.
   at::Tensor add(const at::Tensor& tensor, CopyTime when = CopyTime::now);
-  /// Copies all that cannot wait. The tensors that were added may change from here on: operators wait for the copies that are
-  /// still to be made.
+  /// Copies all that cannot wait. The tensors that were added may change from here on: those of a CPU by operators, which wait
+  /// for the copies that are still to be made; of those of a device there is a copy on the device until then, where at least
+  /// twice as much memory is free. Where it is not, they cannot wait.
   LateCopies finish();
   /// Gives the memory back that no copy lies in.
   void release();
@@ -55,19 +63,21 @@ class HostCopies {
     uint64_t size = 0, used = 0;
   };
   struct Copy {
-    at::Tensor source;  // which may be gone otherwise before it is copied
+    at::Tensor source;  // as bytes; it may be gone otherwise before it is copied
     std::shared_ptr<char> to;
     CopyTime when;
+    std::shared_ptr<const c10::Event> written;  // when a device has written `source`; null on a CPU
   };
 
-  at::Tensor add_plain(const at::Tensor& tensor, CopyTime when);
   Block& block_for(uint64_t size);
+  /// Those of `device` that may be made later: copies them on the device, or finds that they cannot wait.
+  void put_aside(c10::Device device);
   /// Those of one time, in pieces that threads can share out.
   LateCopies pieces_of(CopyTime when) const;
 
   std::vector<Block> blocks_;
   std::vector<Copy> copies_;
-  std::vector<c10::Device> devices_;  // that copies are on their way from
+  std::unordered_map<c10::Device, uint64_t> put_aside_before_;
 };
 
 }  // namespace accelerate

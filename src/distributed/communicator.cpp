@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "distributed/bounded.h"
 
@@ -58,6 +59,8 @@ void keep_for_ever(Thing thing) {
   kept->push_back(std::move(thing));
 }
 
+thread_local void (*refuse_host_exchange)() = nullptr;
+
 void shut_down(c10d::Backend& backend) noexcept {
   try {
     backend.shutdown();
@@ -67,6 +70,10 @@ void shut_down(c10d::Backend& backend) noexcept {
 }
 
 }  // namespace
+
+NoHostExchanges::NoHostExchanges(void (*refuse)()) : before_(std::exchange(refuse_host_exchange, refuse)) {}
+
+NoHostExchanges::~NoHostExchanges() { refuse_host_exchange = before_; }
 
 Communicator::Communicator(GroupParts parts)
     : parts_(std::move(parts)), rank_(parts_.group->getRank()), size_(parts_.group->getSize()) {
@@ -191,7 +198,9 @@ void Communicator::guarded(const char* call, std::source_location where, const a
     if (logbook_) logbook_->leave(number);
     throw;  // nothing has been exchanged
   } catch (const std::exception& error) {
-    fail(call, where, words_of(error));
+    if (refuse_host_exchange == nullptr) fail(call, where, words_of(error));
+    if (logbook_) logbook_->leave(number);
+    throw;
   }
   if (logbook_) logbook_->leave(number);
 }
@@ -199,14 +208,15 @@ void Communicator::guarded(const char* call, std::source_location where, const a
 template <class Start>
 void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared,
                             Start&& start) {
+  if (device == at::kCPU && refuse_host_exchange != nullptr) refuse_host_exchange();
   guarded(call, where, compared, [&] {
     c10d::Backend& backend = backend_for(device);
-    // Only gloo: it starts without waiting for anybody, which NCCL does not.
+    const bool on_host = &backend == cpu_backend_.get();
     std::unique_lock lock(starting(), std::defer_lock);
-    if (&backend == cpu_backend_.get()) lock.lock();
+    if (on_host) lock.lock();  // only gloo starts without waiting for anybody
     auto work = start(backend);
     if (lock) lock.unlock();
-    if (detective_ && &backend == cpu_backend_.get()) {
+    if (detective_ && on_host) {
       wait_watchfully(*work);
     } else {
       work->wait();
@@ -473,6 +483,7 @@ void Communicator::pass(const char* call, std::source_location where) {
 }
 
 void Communicator::wait_for(const std::string& key, int from, const char* call, std::source_location where) {
+  if (refuse_host_exchange != nullptr) refuse_host_exchange();
   guarded(call, where, nullptr, [&] {
     // Looks at the processes first: a client that meets a dead host fills the screen with stack frames.
     const auto poll = [key, from, store = parts_.store, detective = detective_, limit = parts_.timeout] {

@@ -31,6 +31,19 @@ struct GroupParts {
   std::chrono::milliseconds timeout{};
 };
 
+/// While it lives, this thread exchanges nothing by way of the host: `refuse` is called in its place, and throws. What exchanges on
+/// a device throw meanwhile is the caller's own matter, and the group stays usable.
+class NoHostExchanges {
+ public:
+  explicit NoHostExchanges(void (*refuse)());
+  ~NoHostExchanges();
+  NoHostExchanges(const NoHostExchanges&) = delete;
+  NoHostExchanges& operator=(const NoHostExchanges&) = delete;
+
+ private:
+  void (*before_)();
+};
+
 /// The exchanges of one group: c10d underneath, errors that tell the story above. Tensors must be contiguous and dense;
 /// collectives.cpp sees to that. Every call names itself and its caller.
 class Communicator {

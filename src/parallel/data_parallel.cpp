@@ -2,6 +2,7 @@
 
 #include <accelerate/core/error.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/modules/embedding.h>
@@ -13,6 +14,7 @@
 #include "parallel/bucket_size.h"
 #include "parallel/comm_hook.h"
 #include "parallel/packed_broadcast.h"
+#include "training/step_recording.h"
 
 namespace accelerate::detail {
 
@@ -139,8 +141,31 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
   if (chosen.hook) reducer_->register_comm_hook(std::move(chosen.hook));
 }
 
+/// What is done on the host here would not be done again at replays.
+void DataParallel::check_recordable() const {
+  if (!StepRecording::current()) return;
+  if (join_ != nullptr) throw NotRecordable("join_uneven_inputs tells other processes of every exchange");
+  if (hook_state_) throw NotRecordable("PowerSGD counts steps on the host");
+  if (options_.find_unused_parameters && !options_.static_graph)
+    throw NotRecordable("find_unused_parameters looks at the host for what was used");
+}
+
+/// A stream is recorded along with another only if it waits for that one, and the default stream never.
+void DataParallel::follow_stream() {
+  const auto device = reducer_->device();
+  if (device.is_cpu()) return;
+  const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+  if (stream_ == stream) return;
+  stream_ = stream;
+  reducer_->use_current_stream();
+}
+
 void DataParallel::before_forward() {
   const bool trains = c10::GradMode::is_enabled();
+  if (trains) {
+    check_recordable();
+    follow_stream();
+  }
   if (trains && syncs_.gradients) reducer_->prepare_for_forward();
   const Join::Start start{.rebuilds_buckets = trains && reducer_->will_rebuild(),
                           .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
@@ -263,7 +288,7 @@ void DataParallel::load_hook_state(const StateDict& state) {
   }
   if (const auto now = reducer_->order(); !reducer_->should_rebuild_buckets() && !order.empty() && now != order)
     throw UsageError("gradients came in another order than they do here: call load_state before the first step.");
-  hook_state_->load_state_dict(state, module_->parameters().front().device());
+  hook_state_->load_state_dict(state, reducer_->device());
   if (!order.empty()) reducer_->expect_order(order);
 }
 

@@ -49,6 +49,19 @@ class GradientReducer : public c10d::Reducer {
     first_autograd_hook_called_ = false;
     for (auto& [parameter, uses] : numGradHooksTriggeredMap_) uses = 0;
   }
+  c10::Device device() const { return params_.front().device(); }
+  /// Gradients are added up on the current stream from now on; before, on the one that was current when the reducer was made.
+  void use_current_stream() {
+    for (size_t i = 0; i < params_.size(); ++i) {
+      grad_accumulators_[i]->clear_input_metadata();
+      grad_accumulators_[i]->add_input_metadata(params_[i]);
+    }
+  }
+  /// A backward pass ended in the middle: the next forward pass does not ask for its gradients.
+  void forget_pass() {
+    require_finalize_ = false;
+    first_autograd_hook_called_ = false;
+  }
 };
 
 /// Replicas of one model agree on their gradients: the mean over all processes, exchanged in buckets while the backward pass goes
@@ -75,6 +88,12 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void set_syncs(const Syncs& syncs) { syncs_ = syncs; }
   /// The next backward pass exchanges gradients, also those of forward passes that were not to.
   void expect_gradients();
+  /// Whether exchanges are as they will be: buckets are put in another order once.
+  bool is_settled() const {
+    return !reducer_->will_rebuild() && !(syncs_.gradients && reducer_->should_rebuild_buckets());
+  }
+  /// Whatever passes were recorded, none of them has happened (see StepRecording).
+  void forget_recorded_pass() { reducer_->forget_pass(); }
 
   /// What the hook that gradients travel by remembers of this process, with the order of buckets that it belongs to; nothing when
   /// it remembers nothing.
@@ -98,6 +117,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                std::source_location where, Trained trained);
 
+  void check_recordable() const;
+  void follow_stream();
   void prepare_for_backward(const std::vector<at::Tensor>& outputs);
   void rebuild_buckets(const char* call, std::source_location where);
   void broadcast_buffers(int source, const char* call, std::source_location where);
@@ -114,6 +135,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   const std::shared_ptr<c10d::Logger> logger_;  // a reducer that looks for unused parameters takes it for granted
   std::shared_ptr<PowerSgdState> hook_state_;   // null for a hook that remembers nothing
   Syncs syncs_;
+  std::optional<c10::Stream> stream_;  // that gradients are added up on, when it is known
   bool first_graph_seen_ = false;
   Join* join_ = nullptr;
   size_t number_in_join_ = 0;

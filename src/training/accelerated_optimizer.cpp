@@ -1,3 +1,4 @@
+#include <ATen/core/grad_mode.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
 #include <accelerate/training/accelerated_optimizer.h>
@@ -6,10 +7,12 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <limits>
 #include <unordered_set>
 #include <utility>
 
 #include "training/fused_step.h"
+#include "training/gradient_norm.h"
 #include "training/optimizer_state.h"
 #include "training/step_recording.h"
 #include "training/step_verdict.h"
@@ -32,17 +35,18 @@ struct AcceleratedOptimizer::Core {
 
   void step() {
     find_repetitions();
-    if (!scaler || !scaler->is_enabled()) return kernel->take();
+    const auto by = take_divisor();
+    if (!scaler || !scaler->is_enabled()) return kernel->take(by);
     settle();
-    const auto found_inf = scaler->begin_step(*optimizer);
+    const auto found_inf = scaler->begin_step(*optimizer, /*are_unchanged=*/by.has_value());
     // On a CPU there is nothing to wait for, and what several devices have found has to come together first.
-    if (found_inf.size() == 1 && !found_inf.front().is_cpu()) take_back = kernel->take_unless(found_inf.front());
+    if (found_inf.size() == 1 && !found_inf.front().is_cpu()) take_back = kernel->take_unless({found_inf.front(), by});
     if (take_back) {
       verdict.ask(found_inf.front());
       verdict.expect();
     } else {
       skipped = std::any_of(found_inf.begin(), found_inf.end(), [](const at::Tensor& found) { return found.item<float>() != 0; });
-      if (!skipped) kernel->take();
+      if (!skipped) kernel->take(by);
     }
     scaler->end_step(*optimizer);
     scaler->update_after(*optimizer);
@@ -54,13 +58,14 @@ struct AcceleratedOptimizer::Core {
     if (recording.has_stepped(*optimizer)) throw detail::NotRecordable("an optimizer steps twice in it");
     recording.note_step(*optimizer);
     const bool scaled = scaler && scaler->is_enabled();
+    const auto by = take_divisor();
     std::optional<at::Tensor> found_inf;
     if (scaled) {
-      const auto found = scaler->begin_step(*optimizer);
+      const auto found = scaler->begin_step(*optimizer, /*are_unchanged=*/by.has_value());
       if (found.size() != 1) throw detail::NotRecordable("an optimizer has gradients on several devices");
       found_inf = found.front();
     }
-    const auto recorded = std::make_shared<detail::RecordedStep>(kernel->record(found_inf));
+    const auto recorded = std::make_shared<detail::RecordedStep>(kernel->record({found_inf, by}));
     std::optional<GradScalerOptions> growth;
     if (scaled) growth = scaler->options();
     recording.add(
@@ -81,6 +86,87 @@ struct AcceleratedOptimizer::Core {
                          self->verdict.expect();
                        },
                    .asks_for_result = true});
+  }
+
+  std::optional<at::Tensor> clip_in_step(const std::vector<at::Tensor>& parameters, double max_norm,
+                                         const ClipGradNormOptions& options) {
+    const bool scaled = scaler && scaler->is_enabled();
+    if (!kernel->can_divide() || !gradient_state->sync_gradients()) return {};
+    if (scaled && (scaler->is_unscaled(*optimizer) || !shows_infinities(options.norm_type))) return {};
+    const auto gradients = own_gradients(parameters);
+    if (!gradients) return {};
+    clip_now();
+    const at::NoGradGuard no_grad;
+    auto total = detail::total_norm_of({*gradients}, options.norm_type);
+    at::Tensor scale;
+    if (scaled) {
+      // Not a number where the norm is infinite or none.
+      const auto found_inf = total.sub(total).ne_(0);
+      scale = scaler->unscale_in_step(*optimizer, found_inf).to(total.device());
+      total = total.div(scale);
+    }
+    detail::check_finite(total, options);
+    const auto excess = total.add(1e-6).div_(max_norm).clamp_min_(1);
+    pending = {scaled ? excess.mul_(scale) : excess, seen_gradients(), detail::StepRecording::current()};
+    return total;
+  }
+
+  /// Whether a norm of scaled gradients is finite exactly when they are: others overflow, or pass over some.
+  static bool shows_infinities(double norm_type) {
+    return norm_type == 1 || norm_type == 2 || norm_type == std::numeric_limits<double>::infinity();
+  }
+
+  /// Scales those gradients in place that were left to the next step, if they are still there.
+  void clip_now() {
+    if (!pending) return;
+    check_recorded_here();
+    if (!is_of_present_gradients()) return forget_clip();  // no step came to those
+    const auto by = take_divisor();
+    detail::divide_gradients(*optimizer, *by);
+  }
+
+  void forget_clip() {
+    pending.reset();
+    if (scaler) scaler->forget(*optimizer);
+  }
+
+  /// What the step that begins now divides gradients by.
+  std::optional<at::Tensor> take_divisor() {
+    if (!pending) return {};
+    check_recorded_here();
+    if (pending->gradients != seen_gradients()) {
+      forget_clip();
+      throw UsageError(
+          "Gradients have changed since clip_grad_norm_ left it to the next step to scale them (in_step). Clip after the last "
+          "backward pass, right before the step, or without in_step.");
+    }
+    return std::exchange(pending, std::nullopt)->divisor;
+  }
+
+  void check_recorded_here() const {
+    if (detail::StepRecording::current() && pending->recording != detail::StepRecording::current())
+      throw detail::NotRecordable("gradients were clipped (in_step) before it");
+  }
+
+  /// A gradient, and how often it was written to. Another one never lies where it lay as long as this is kept.
+  using SeenGradient = std::pair<c10::weak_intrusive_ptr<c10::TensorImpl>, int64_t>;
+
+  std::vector<SeenGradient> seen_gradients() const {
+    std::vector<SeenGradient> seen;
+    for (const auto& group : optimizer->param_groups()) {
+      for (const auto& parameter : group.params()) {
+        const auto& gradient = parameter.grad();
+        if (gradient.defined())
+          seen.emplace_back(gradient.getIntrusivePtr(), gradient.is_inference() ? 0 : gradient._version());
+      }
+    }
+    return seen;
+  }
+
+  bool is_of_present_gradients() const {
+    const auto now = seen_gradients();
+    return std::equal(now.begin(), now.end(), pending->gradients.begin(), pending->gradients.end(),
+                      [](const auto& a, const auto& b) { return a.first == b.first; });
   }
 
   /// Brings up to date what the host knows: whether the last step was skipped, and what it has counted.
@@ -105,6 +191,25 @@ struct AcceleratedOptimizer::Core {
     known_parameters = seen.size();
   }
 
+  /// The gradients of `parameters`, if those are all that a step uses and of one kind.
+  std::optional<detail::AlikeTensors> own_gradients(const std::vector<at::Tensor>& parameters) const {
+    std::unordered_set<const void*> theirs;
+    for (const auto& parameter : parameters) {
+      if (parameter.grad().defined()) theirs.insert(parameter.unsafeGetTensorImpl());
+    }
+    std::vector<detail::AlikeTensors> kinds;
+    for (const auto& group : optimizer->param_groups()) {
+      for (const auto& parameter : group.params()) {
+        const auto& gradient = parameter.grad();
+        if (!gradient.defined()) continue;
+        if (theirs.erase(parameter.unsafeGetTensorImpl()) == 0 || gradient.scalar_type() != at::kFloat || gradient.is_sparse())
+          return {};
+        detail::add_to_alike(kinds, gradient);
+      }
+    }
+    return theirs.empty() && kinds.size() == 1 ? std::optional(std::move(kinds.front())) : std::nullopt;
+  }
+
   size_t parameter_count() const {
     size_t count = 0;
     for (const auto& group : optimizer->param_groups()) count += group.params().size();
@@ -117,6 +222,13 @@ struct AcceleratedOptimizer::Core {
   std::unique_ptr<detail::OptimizerStep> kernel;
   size_t known_parameters = 0;
   bool skipped = false;
+  /// What the next step divides gradients by, to clip them, and which ones.
+  struct Pending {
+    at::Tensor divisor;
+    std::vector<SeenGradient> gradients;
+    const void* recording;  // of the step in which that was, if any
+  };
+  std::optional<Pending> pending;
   // Of a step that the device decided about and nobody has asked for since.
   detail::StepVerdict verdict;
   std::function<void()> take_back;
@@ -150,7 +262,12 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
   }
   if (detail::StepRecording::current()) throw detail::NotRecordable("an optimizer steps with a closure");
   core_->find_repetitions();
-  return core_->kernel->take(closure);
+  core_->pending.reset();
+  return core_->kernel->take([&] {
+    const at::Tensor loss = closure();
+    if (const auto by = core_->take_divisor()) detail::divide_gradients(*core_->optimizer, *by);
+    return loss;
+  });
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
@@ -158,7 +275,21 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   for (const auto& group : core_->optimizer->param_groups()) {
     for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
   }
+  core_->pending.reset();
   if (core_->scaler) core_->scaler->forget(*core_->optimizer);
+}
+
+std::optional<at::Tensor> AcceleratedOptimizer::clip_in_step(const std::vector<at::Tensor>& parameters, double max_norm,
+                                                             const ClipGradNormOptions& options) const {
+  return core_->clip_in_step(parameters, max_norm, options);
+}
+
+void AcceleratedOptimizer::clip_now() const { core_->clip_now(); }
+
+bool AcceleratedOptimizer::awaits_clip() const { return core_->pending.has_value(); }
+
+void AcceleratedOptimizer::forget_recorded_clip() const {
+  if (core_->pending && core_->pending->recording != nullptr) core_->pending.reset();
 }
 
 std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {

@@ -14,7 +14,7 @@
 #include <string>
 #include <unordered_set>
 
-#include "training/alike_tensors.h"
+#include "training/gradient_norm.h"
 
 namespace accelerate {
 namespace {
@@ -30,7 +30,11 @@ std::vector<detail::AlikeTensors> gradients_by_kind(const std::vector<at::Tensor
   return kinds;
 }
 
-at::Tensor total_norm_of(const std::vector<detail::AlikeTensors>& kinds, double norm_type) {
+}  // namespace
+
+namespace detail {
+
+at::Tensor total_norm_of(const std::vector<AlikeTensors>& kinds, double norm_type) {
   if (kinds.empty()) return at::zeros({});
   std::vector<at::Tensor> norms;
   for (const auto& kind : kinds) {
@@ -40,17 +44,21 @@ at::Tensor total_norm_of(const std::vector<detail::AlikeTensors>& kinds, double 
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-}  // namespace
+void check_finite(const at::Tensor& total, const ClipGradNormOptions& options) {
+  if (!options.error_if_nonfinite || at::isfinite(total).item<bool>()) return;
+  throw UsageError("clip_grad_norm_: the norm of order " + std::to_string(options.norm_type) + " of the gradients is " +
+                   std::to_string(total.item<double>()) +
+                   ". Look for the loss that is not finite, or leave error_if_nonfinite off.");
+}
+
+}  // namespace detail
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options) {
+  if (options.in_step) throw UsageError("clip_grad_norm_: in_step is for accelerator.clip_grad_norm_, which knows the optimizer.");
   const at::NoGradGuard no_grad;
   const auto kinds = gradients_by_kind(parameters);
-  const auto total = total_norm_of(kinds, options.norm_type);
-  if (options.error_if_nonfinite && !at::isfinite(total).item<bool>()) {
-    throw UsageError("clip_grad_norm_: the norm of order " + std::to_string(options.norm_type) + " of the gradients is " +
-                     std::to_string(total.item<double>()) +
-                     ". Look for the loss that is not finite, or leave error_if_nonfinite off.");
-  }
+  const auto total = detail::total_norm_of(kinds, options.norm_type);
+  detail::check_finite(total, options);
   // A factor of at most 1 is applied always: asking whether it is needed would wait for the device.
   const auto factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), std::nullopt, 1.0);
   for (const auto& kind : kinds) at::_foreach_mul_(kind.tensors, factor.to(kind.device, factor.scalar_type()));

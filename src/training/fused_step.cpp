@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_div.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
@@ -18,6 +19,7 @@
 #include <typeinfo>
 #include <utility>
 
+#include "training/alike_tensors.h"
 #include "training/fusable.h"
 #include "training/serial_scope.h"
 #include "training/step_recording.h"
@@ -31,9 +33,9 @@ using torch::optim::OptimizerParamGroup;
 class PlainStep : public OptimizerStep {
  public:
   explicit PlainStep(Optimizer& optimizer) : optimizer_(optimizer) {}
-  void take() override { optimizer_.step(); }
+  void take(const std::optional<at::Tensor>&) override { optimizer_.step(); }
   at::Tensor take(const std::function<at::Tensor()>& closure) override { return optimizer_.step(closure); }
-  RecordedStep record(const std::optional<at::Tensor>&) override {
+  RecordedStep record(const StepConditions&) override {
     throw NotRecordable("of the optimizers of LibTorch only AdamW, Adam and SGD can be recorded");
   }
 
@@ -104,7 +106,7 @@ struct FusedCall {
 };
 
 /// Sorts parameters into calls, lets the optimizer itself step those that no kernel steps rightly, then makes the calls. `Call`
-/// is a FusedCall; `Derived` has `bool add(group, parameter)`, which refuses a parameter, `void make(call, found_inf)`, `void
+/// is a FusedCall; `Derived` has `bool add(group, parameter)`, which refuses a parameter, `void make(call, conditions)`, `void
 /// count(call)` and `uncount(parameters)`, and what a recorded call needs: `refuse_to_begin()`, `prepare_recording(call)`, `bool
 /// still_fits(call)` and `begin(call)`.
 template <class Derived, class Call>
@@ -112,30 +114,37 @@ class FusedStep : public OptimizerStep {
  public:
   explicit FusedStep(Optimizer& optimizer) : optimizer_(optimizer) {}
 
-  void take() override {
+  bool can_divide() const override { return true; }
+
+  void take(const std::optional<at::Tensor>& divisor) override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
-    if (!sort()) step_refused();
-    for (size_t i = 0; i < used_; ++i) launch(calls_[i], {});
+    StepConditions conditions{.divisor = divisor};
+    if (!sort()) {
+      if (divisor) divide_gradients(optimizer_, *divisor);
+      conditions = {};
+      step_refused();
+    }
+    for (size_t i = 0; i < used_; ++i) launch(calls_[i], conditions);
     for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
   }
 
-  std::function<void()> take_unless(const at::Tensor& found_inf) override {
+  std::function<void()> take_unless(const StepConditions& conditions) override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
     if (!sort()) return {};
     // A call that fills a state would leave it empty when it is skipped.
     for (size_t i = 0; i < used_; ++i) {
-      if (calls_[i].parameters.front().device() != found_inf.device() || calls_[i].begins) return {};
+      if (calls_[i].parameters.front().device() != conditions.found_inf->device() || calls_[i].begins) return {};
     }
-    for (size_t i = 0; i < used_; ++i) launch(calls_[i], found_inf);
+    for (size_t i = 0; i < used_; ++i) launch(calls_[i], conditions);
     for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
     return [this, parameters = parameters_of(calls_.begin(), calls_.begin() + static_cast<ptrdiff_t>(used_))] {
       derived().uncount(parameters);
     };
   }
 
-  RecordedStep record(const std::optional<at::Tensor>& found_inf) override {
+  RecordedStep record(const StepConditions& conditions) override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
     derived().refuse_to_begin();
@@ -147,7 +156,7 @@ class FusedStep : public OptimizerStep {
       calls_[i].numbers = call.numbers;  // whoever steps next tells them
       call.recorded = true;
       derived().prepare_recording(call);
-      launch(call, found_inf);
+      launch(call, conditions);
       call.gradients.clear();
     }
     return {.fits =
@@ -170,7 +179,7 @@ class FusedStep : public OptimizerStep {
       const at::AutoGradMode with_gradients(true);
       loss = closure();
     }
-    take();
+    take(std::nullopt);
     return loss;
   }
 
@@ -229,13 +238,13 @@ class FusedStep : public OptimizerStep {
     return sizes;
   }
 
-  void launch(Call& call, const std::optional<at::Tensor>& found_inf) {
+  void launch(Call& call, const StepConditions& conditions) {
     {
       std::optional<SerialScope> serial;
       if (call.small) serial.emplace();
       // Autograd looks at every tensor of every list, and has nothing to record here.
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
-      derived().make(call, found_inf);
+      derived().make(call, conditions);
     }
     // What it would have done: a backward pass that still needs the old values has to find out.
     for (const auto& parameter : call.parameters) {
@@ -328,7 +337,7 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
     return true;
   }
 
-  void make(Call& call, const std::optional<at::Tensor>& found_inf) {
+  void make(Call& call, const StepConditions& conditions) {
     if (!call.recorded) {
       call.share_counts();
       call.tell_counts();
@@ -338,7 +347,8 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
     const auto kernel = [&](const auto& rate) {
       const auto fused = [&](auto&& function) {
         function(call.parameters, call.gradients, call.exp_avgs, call.exp_avg_sqs, call.max_exp_avg_sqs, call.steps, rate, beta1,
-                 beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, std::nullopt, found_inf);
+                 beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, conditions.divisor,
+                 conditions.found_inf);
       };
       if constexpr (std::is_same_v<Options, torch::optim::AdamWOptions>) {
         fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
@@ -446,12 +456,13 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
     return true;
   }
 
-  void make(SgdCall& call, const std::optional<at::Tensor>& found_inf) {
+  void make(SgdCall& call, const StepConditions& conditions) {
     if (!call.recorded) call.make_numbers(0);
     const auto& options = options_of(*call.group);
     const auto kernel = [&](const auto& rate) {
       at::_fused_sgd_(call.parameters, call.gradients, call.momentum_buffers, options.weight_decay(), options.momentum(), rate,
-                      options.dampening(), options.nesterov(), /*maximize=*/false, call.begins, std::nullopt, found_inf);
+                      options.dampening(), options.nesterov(), /*maximize=*/false, call.begins, conditions.divisor,
+                      conditions.found_inf);
     };
     if (call.recorded) {
       kernel(call.numbers->rate);
@@ -510,6 +521,18 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
 };
 
 }  // namespace
+
+void divide_gradients(Optimizer& optimizer, const at::Tensor& divisor) {
+  const at::NoGradGuard no_grad;
+  std::vector<AlikeTensors> kinds;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& parameter : group.params()) {
+      const auto& gradient = parameter.grad();
+      if (gradient.defined()) add_to_alike(kinds, gradient.is_sparse() ? gradient._values() : gradient);
+    }
+  }
+  for (const auto& kind : kinds) at::_foreach_div_(kind.tensors, divisor.to(kind.device));
+}
 
 std::unique_ptr<OptimizerStep> make_step(Optimizer& optimizer) {
   using namespace torch::optim;

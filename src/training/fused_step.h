@@ -22,20 +22,32 @@ struct RecordedStep {
   std::function<void()> take_back;
 };
 
+/// What the device looks up when it takes a step.
+struct StepConditions {
+  /// The step is skipped when this is 1.
+  std::optional<at::Tensor> found_inf = {};
+  /// Gradients are divided by this, once they are read.
+  std::optional<at::Tensor> divisor = {};
+};
+
 /// How an optimizer of LibTorch takes a step.
 class OptimizerStep {
  public:
   virtual ~OptimizerStep() = default;
-  virtual void take() = 0;
+  /// Whether it divides gradients in a step, which may be asked of it then.
+  virtual bool can_divide() const { return false; }
+  virtual void take(const std::optional<at::Tensor>& divisor) = 0;
   /// Calls `closure` with gradients on, and steps with those it made. Returns what it returned.
   virtual at::Tensor take(const std::function<at::Tensor()>& closure) = 0;
-  /// Takes a step unless `found_inf` is 1, which the device looks up. Returns how its count is taken back, or nothing, without a
-  /// step, where that cannot be left to the device.
-  virtual std::function<void()> take_unless(const at::Tensor& /*found_inf*/) { return {}; }
-  /// Records a step, with `found_inf` one that the device may skip. NotRecordable where its kernels are told what changes from
-  /// step to step by the host.
-  virtual RecordedStep record(const std::optional<at::Tensor>& found_inf) = 0;
+  /// Takes a step that the device may skip. Returns how its count is taken back, or nothing, without a step, where that cannot be
+  /// left to the device.
+  virtual std::function<void()> take_unless(const StepConditions& /*conditions*/) { return {}; }
+  /// Records a step. NotRecordable where its kernels are told what changes from step to step by the host.
+  virtual RecordedStep record(const StepConditions& conditions) = 0;
 };
+
+/// Divides the gradients of an optimizer in place.
+void divide_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& divisor);
 
 /// Through fused kernels for exactly AdamW, Adam and SGD: a class derived from one of them may do something else. Any other
 /// optimizer steps as it is. `optimizer` must outlive the result.

@@ -91,8 +91,7 @@ void GradScaler::check_scaled(const char* call) const {
                    "backward pass: accelerator.backward(loss), or scaler.scale(loss).backward().");
 }
 
-void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
-  if (!is_enabled()) return;
+GradScaler::Progress& GradScaler::begin_unscaling(torch::optim::Optimizer& optimizer) {
   check_scaled("unscale_");
   auto& progress = progress_[&optimizer];
   if (progress.stage == Stage::unscaled) {
@@ -104,9 +103,23 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
   if (detail::StepRecording::current() && applied_in_ != detail::StepRecording::current())
     throw detail::NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
+  progress.recording = detail::StepRecording::current();
+  return progress;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!is_enabled()) return;
+  auto& progress = begin_unscaling(optimizer);
   const at::NoGradGuard no_grad;
   progress.found_inf = unscale_gradients(scaled_gradients_of(optimizer), applied_scale_);
   progress.stage = Stage::unscaled;
+}
+
+at::Tensor GradScaler::unscale_in_step(torch::optim::Optimizer& optimizer, const at::Tensor& found_inf) {
+  auto& progress = begin_unscaling(optimizer);
+  progress.found_inf = {found_inf};
+  progress.stage = Stage::unscaled;
+  return applied_scale_;
 }
 
 bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
@@ -137,13 +150,16 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<vo
   return finite;
 }
 
-std::vector<at::Tensor> GradScaler::begin_step(torch::optim::Optimizer& optimizer) {
+std::vector<at::Tensor> GradScaler::begin_step(torch::optim::Optimizer& optimizer, bool are_unchanged) {
   check_scaled("step");
   auto& progress = progress_[&optimizer];
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::step was called twice for an optimizer. Call update after a step.");
   // The turn of another optimizer, with a loss of its own, lies between: these gradients are new.
-  if (progress.stage == Stage::unscaled && progress.outdated) progress = {};
+  if (progress.stage == Stage::unscaled && progress.outdated && !are_unchanged) progress = {};
+  if (progress.stage == Stage::unscaled && detail::StepRecording::current() &&
+      progress.recording != detail::StepRecording::current())
+    throw detail::NotRecordable("gradients were unscaled before it");
   if (progress.stage == Stage::ready) unscale_(optimizer);
   if (progress.found_inf.empty()) {
     throw UsageError(

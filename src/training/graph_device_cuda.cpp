@@ -11,6 +11,15 @@
 namespace accelerate::detail {
 namespace {
 
+/// One that nobody else is given: what others put on it in the middle of a recording would end that. It stays for good, since
+/// memory that a recording leaves belongs to it.
+c10::cuda::CUDAStream own_stream(c10::DeviceIndex device) {
+  const c10::cuda::CUDAGuard on_device(device);
+  cudaStream_t stream = nullptr;
+  C10_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return c10::cuda::getStreamFromExternal(stream, device);
+}
+
 class CudaGraph : public DeviceGraph {
  public:
   void replay() override { graph.replay(); }
@@ -21,7 +30,7 @@ class CudaGraphs : public GraphDevice {
  public:
   explicit CudaGraphs(c10::Device device)
       : device_(device.index()),
-        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device_)),
+        stream_(own_stream(device_)),
         pool_(at::cuda::graph_pool_handle()) {}
 
   std::unique_ptr<DeviceGraph> record(const std::function<void()>& body) override {

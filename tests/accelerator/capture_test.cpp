@@ -35,6 +35,13 @@ TEST(Capture, ACapturedRunEqualsAnEagerOneToTheBit) {
   }
 }
 
+TEST(Capture, GradientsAreClippedInTheStep) {
+  const Graphs graphs;
+  const auto report = expect_same_run({.accumulation = 2, .clips_in_step = true}, 20, "");
+  EXPECT_GT(report.replayed, 120);
+  EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
+}
+
 TEST(Capture, BatchesOfAnotherSizeAreRecordedApart) {
   const Graphs graphs;
   for (const int accumulation : {1, 2}) {
@@ -225,6 +232,53 @@ TEST(Capture, GradientsThatAStepLooksAtBeforeItDropsThemMatter) {
   });
 }
 
+TEST(Capture, GradientsThatAStepDropsFirstAreNotWrittenTo) {
+  Small small;
+  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); });
+  std::vector<torch::Tensor> kept, copies;
+  for (int i = 0; i < 8; ++i) {
+    step(torch::full({2, 4}, double(i)));
+    if (i >= 4) continue;  // of the steps that run as they are
+    kept.push_back(small.net->weight.grad());
+    copies.push_back(kept.back().clone());
+  }
+  EXPECT_EQ(step.report().replayed, 3);
+  expect_equal(kept, copies);
+}
+
+TEST(Capture, WhatIsClippedInAStepIsSteppedInIt) {
+  Small small;
+  const auto clip = [&] { small.accelerator.clip_grad_norm_(small.model.parameters(), 0.5, {.in_step = true}); };
+  const auto reason = [&](const auto& body, const auto& after) {
+    auto step = small.accelerator.capture(body);
+    for (int i = 0; i < 8; ++i) {
+      after(torch::full({2, 4}, double(i + 1)), step);
+      EXPECT_LT(small.net->weight.abs().max().item<double>(), 10) << "steps are clipped, or weights go far";
+    }
+    const auto reasons = step.report().reasons;
+    return reasons.size() == 1 ? reasons.front() : std::to_string(reasons.size()) + " reasons";
+  };
+  EXPECT_EQ(reason(
+                [&](torch::Tensor& x) {
+                  small.optimizer.zero_grad();
+                  small.accelerator.backward(1e4 * small.model(x).sum());
+                  clip();
+                },
+                [&](const torch::Tensor& x, auto& step) {
+                  step(x);
+                  small.optimizer.step();
+                }),
+            "gradients are clipped in it (in_step), and their optimizer does not step in it");
+  EXPECT_EQ(reason([&](torch::Tensor&) { small.optimizer.step(); },
+                   [&](const torch::Tensor& x, auto& step) {
+                     small.optimizer.zero_grad();
+                     small.accelerator.backward(1e4 * small.model(x).sum());
+                     clip();
+                     step(x);
+                   }),
+            "gradients were clipped (in_step) before it");
+}
+
 TEST(Capture, AStepInsideAStepIsAPartOfIt) {
   expect_same_values([](Small<>& small, torch::Tensor& x) {
     const auto inner = small.accelerator.capture([&](torch::Tensor& y) { return small.train(y); });
@@ -351,6 +405,56 @@ TEST(Capture, GradientsAreUnscaledOutsideOfTheStep) {
   }
   EXPECT_EQ(captured.optimizer.state_dict(), eager.optimizer.state_dict());
   EXPECT_GT(step.report().replayed, 25);
+}
+
+class TogetherCapture : public Together {};
+
+/// Why a step that trains is not recorded, when its model is prepared with these options.
+std::vector<std::string> reasons_with(const accelerate::DdpOptions& ddp, bool joins = false) {
+  Accelerator accelerator({.cpu = true, .ddp = ddp});
+  torch::nn::Linear net(8, 8);
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  auto step = accelerator.capture([&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
+    accelerator.backward(model(x).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  });
+  const auto train = [&] {
+    for (int i = 0; i < 8; ++i) step(torch::ones({2, 8}, accelerator.device()));
+  };
+  if (joins) {
+    const auto scope = accelerator.join_uneven_inputs({}, model);
+    train();
+  } else {
+    train();
+  }
+  // As if nothing had been recorded: all processes have the same weights.
+  const auto all = accelerate::gather(accelerator.state(), net->weight.detach().reshape({1, -1}));
+  EXPECT_TRUE(torch::equal(all, all.narrow(0, 0, 1).expand_as(all)));
+  return step.report().reasons;
+}
+
+TEST_F(TogetherCapture, WhatProcessesExchangeOnTheHostIsNotRecorded) {
+  const Graphs graphs;
+  const auto expect = [](const std::vector<std::string>& reasons, const std::string& words) {
+    if (world() == 1) {
+      EXPECT_TRUE(reasons.empty()) << words;
+    } else {
+      EXPECT_EQ(reasons.size(), 1) << words;
+      for (const auto& reason : reasons) EXPECT_NE(reason.find(words), std::string::npos) << reason;
+    }
+  };
+  expect(reasons_with({.find_unused_parameters = true}), "find_unused_parameters looks at the host");
+  expect(reasons_with({.comm_hook = accelerate::CommHook::power_sgd}), "PowerSGD counts steps on the host");
+  expect(reasons_with({}, /*joins=*/true), "join_uneven_inputs tells other processes");
+  Accelerator accelerator({.cpu = true});
+  auto step = accelerator.capture([&](torch::Tensor& x) {
+    accelerator.wait_for_everyone();
+    return x + 1;
+  });
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(step(torch::ones({1}, accelerator.device())).item<double>(), 2);
+  expect(step.report().reasons, "processes exchange objects or wait for each other in it");
 }
 
 TEST(Capture, OnACpuStepsRunAsTheyAre) {

@@ -9,10 +9,11 @@ namespace capture {
 struct Wishes {
   int accumulation = 1;
   bool zero_first = false;
-  bool clips = true;
+  bool clips = true, clips_in_step = false;
   bool cpu = true;
   accelerate::Precision precision = accelerate::Precision::no;
-  int64_t samples = 64;
+  int64_t samples = 64, width = 16;
+  accelerate::DdpOptions ddp = {};
   std::function<void(int)> before = [](int) {};
 };
 
@@ -23,10 +24,11 @@ struct Training {
         accelerator({.cpu = its_wishes.cpu,
                      .mixed_precision = its_wishes.precision,
                      .gradient_accumulation_steps = its_wishes.accumulation,
+                     .ddp = its_wishes.ddp,
                      // It grows until steps are skipped, again and again.
                      .grad_scaler = {.init_scale = 1 << 20, .growth_interval = 5}}),
-        net(torch::nn::Linear(8, 16), torch::nn::BatchNorm1d(16), torch::nn::Dropout(0.3), torch::nn::ReLU(),
-            torch::nn::Linear(16, 1)),
+        net(torch::nn::Linear(8, wishes.width), torch::nn::BatchNorm1d(wishes.width), torch::nn::Dropout(0.3), torch::nn::ReLU(),
+            torch::nn::Linear(wishes.width, wishes.width), torch::nn::Linear(wishes.width, 1)),
         adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)),
         cosine(adamw, {.warmup_steps = 5, .total_steps = 400}),
         data(accelerate::TensorDataset(torch::arange(8 * wishes.samples).reshape({wishes.samples, 8}) / (8.0 * wishes.samples),
@@ -41,7 +43,7 @@ struct Training {
       if (wishes.zero_first) optimizer.zero_grad();
       const auto loss = torch::mse_loss(model(batch.data), batch.target);
       accelerator.backward(loss);
-      if (wishes.clips && accelerator.sync_gradients()) accelerator.clip_grad_norm_(model.parameters(), 0.5);
+      if (wishes.clips && accelerator.sync_gradients()) accelerator.clip_grad_norm_(model.parameters(), 0.5, {.in_step = wishes.clips_in_step});
       optimizer.step();
       scheduler.step();
       if (!wishes.zero_first) optimizer.zero_grad();

@@ -1,5 +1,8 @@
 // Checkpoints of runs on a CUDA device. Run by one process on one GPU, where there is one.
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/torch.h>
+
+#include "distributed/accelerators.h"
 
 #include "support/together.h"
 
@@ -49,6 +52,16 @@ struct GpuRun {
 
 class TogetherCudaCheckpoint : public Together {};
 
+/// How much more memory of the GPU `call` has in use at its most than there is before.
+int64_t peak_above_now(const std::function<void()>& call) {
+  auto* allocator = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(torch::kCUDA));
+  const auto allocated = [&] { return allocator->getDeviceStats(0).allocated_bytes[0]; };
+  allocator->resetPeakStats(0);
+  const auto before = allocated().current;
+  call();
+  return allocated().peak - before;
+}
+
 TEST_F(TogetherCudaCheckpoint, ARunThatWasStoppedAnywhereGoesOnToTheSameBits) {
   for (const Precision precision : {Precision::no, Precision::bf16, Precision::fp16}) {
     for (const bool async : {false, true}) {
@@ -83,12 +96,19 @@ TEST_F(TogetherCudaCheckpoint, AnAsynchronousSaveHoldsTheMomentOfTheCall) {
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
   const auto input = torch::ones({1, 8192}, accelerator.device());
-  for (int round = 0; round < 3; ++round) {
+  torch::Tensor others;
+  for (int round = 0; round < 4; ++round) {
+    if (round == 2) {  // no room for a second copy on the GPU
+      constexpr int64_t kRoom = 200 << 20;
+      const auto free = static_cast<int64_t>(accelerate::free_accelerator_memory(0).value_or(0));
+      others = torch::empty({free - kRoom}, torch::dtype(torch::kUInt8).device(accelerator.device()));
+    }
     accelerator.backward(model(input).sum());
     optimizer.step();
     const auto before = net->weight.detach().clone();
-    accelerator.save_state(folder / "saved", {.async = true});
-    for (int i = 0; i < 5; ++i) optimizer.step();  // while it is written
+    const int64_t peak = peak_above_now([&] { accelerator.save_state(folder / "saved", {.async = true}); });
+    EXPECT_EQ(peak >= 3 * 4 * net->weight.numel(), round < 2) << peak;  // a copy on the GPU, where there is room
+    for (int i = 0; i < 5; ++i) optimizer.step();                       // while it is written
     const auto after = net->weight.detach().clone();
     accelerator.load_state(folder / "saved");
     EXPECT_TRUE(torch::equal(net->weight, before)) << round;

@@ -83,6 +83,57 @@ TEST(Models, AHeadThatIsFilledUpHasTheSameValuesAndGradients) {
   }
 }
 
+TEST(Models, TheLossOfNextTokensIsTheCrossEntropyOfLogits) {
+  const auto x = torch::randn({2, 3, 5}, torch::requires_grad()), weight = torch::randn({7, 5}, torch::requires_grad());
+  const auto labels = torch::tensor({{1, 2, 6}, {0, -100, 3}});
+  const auto logits = at::linear(x, weight).narrow(1, 0, 2).reshape({-1, 7});
+  torch::cross_entropy_loss(logits, labels.narrow(1, 1, 2).reshape({-1}), {}, at::Reduction::Mean, -100).backward();
+  const auto expected_x = x.grad(), expected_weight = weight.grad();
+  for (const int64_t multiple : {1, 4}) {
+    for (const auto& tensor : {x, weight}) tensor.mutable_grad().reset();
+    models::next_token_loss(x, weight, labels, multiple).backward();
+    EXPECT_TRUE(nearly(x.grad(), expected_x)) << multiple;
+    EXPECT_TRUE(nearly(weight.grad(), expected_weight)) << multiple;
+  }
+  for (const auto& name : kCausalFolders) {
+    const auto model = models::load_causal_lm(model_folder(name));
+    const auto ids = model_expectation(name).at("greedy");
+    const auto count = ids.size(1) - 1;
+    const auto named = model->forward(ids).narrow(1, 0, count).reshape({ids.size(0) * count, -1});
+    const auto expected = torch::cross_entropy_loss(named, ids.narrow(1, 1, count).reshape({-1}));
+    EXPECT_TRUE(nearly(model->forward(ids, {.labels = ids}), expected)) << name;
+  }
+}
+
+class TogetherCudaModels : public Together {};
+
+TEST_F(TogetherCudaModels, TheLossInHalfPrecisionIsThatInSingle) {
+  const auto device = accelerator().device();
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    const auto x = torch::randn({2, 200, 64}, device).requires_grad_(), weight = torch::randn({1001, 64}, device).requires_grad_();
+    const auto labels = torch::randint(1001, {2, 200}, torch::TensorOptions(device).dtype(torch::kLong));
+    std::vector<at::Tensor> losses, gradients;
+    for (const bool half : {false, true}) {
+      for (const auto& tensor : {x, weight}) tensor.mutable_grad().reset();
+      const auto loss = [&] {
+        if (!half)
+          return models::next_token_loss(x.to(dtype).to(torch::kFloat), weight.to(dtype).to(torch::kFloat), labels, 1);
+        const accelerate::AutocastScope scope(device.type(), dtype);
+        return models::next_token_loss(x, weight, labels);
+      }();
+      EXPECT_EQ(loss.scalar_type(), torch::kFloat);
+      loss.backward();
+      losses.push_back(loss.detach());
+      gradients.insert(gradients.end(), {x.grad(), weight.grad()});
+    }
+    EXPECT_TRUE(torch::allclose(losses[1], losses[0], 1e-3, 1e-3)) << losses;
+    for (const size_t i : {0, 1}) {
+      const auto error = (gradients[i + 2] - gradients[i]).norm() / gradients[i].norm();
+      EXPECT_LT(error.item<double>(), 0.02) << i;
+    }
+  }
+}
+
 TEST(Models, ACacheGivesTheLogitsOfTheWholeTextHoweverItIsCut) {
   const torch::NoGradGuard no_grad;
   for (const auto& name : kCausalFolders) {

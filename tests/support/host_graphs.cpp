@@ -131,6 +131,7 @@ class HostGraphs : public GraphDevice {
     };
     {
       const Ending ending{*graph, generator, random};
+      at::empty({1});  // as LibTorch, which makes tensors of its own when it begins a recording
       const c10::impl::IncludeDispatchKeyGuard intercepted(kKey);
       body();
     }

@@ -306,4 +306,95 @@ TEST(AcceleratedOptimizer, GradientsThatAreAddedToUnscaledOnesAreNotUnscaledAgai
   EXPECT_THROW(scaler.unscale_(sgd), accelerate::UsageError) << "the sum of both is of two scales";
 }
 
+/// Weights after some steps whose gradients were clipped to a norm of 1, at once or in the step.
+template <class Optimizer, class Options>
+torch::Tensor clipped_steps(const Options& options, bool scaled, bool in_step, bool infinite = false) {
+  auto weight = torch::ones({2}, torch::requires_grad());
+  Optimizer raw({weight}, options);
+  const auto scaler = scaled ? std::make_shared<GradScaler>(accelerate::GradScalerOptions{.init_scale = 1024}) : nullptr;
+  AcceleratedOptimizer optimizer(raw, std::make_shared<GradientState>(), scaler);
+  for (int i = 0; i < 5; ++i) {
+    const auto loss = (weight * torch::tensor({0.2 + i, 0.4})).sum() * (infinite && i == 2 ? INFINITY : 1.0);
+    (scaled ? scaler->scale(loss) : loss).backward();
+    torch::Tensor norm;
+    if (in_step) {
+      const auto before = weight.grad().clone();
+      const auto taken = optimizer.clip_in_step({weight}, 1, {});
+      EXPECT_TRUE(taken.has_value());
+      if (taken) norm = *taken;
+      EXPECT_TRUE(torch::equal(weight.grad(), before) || infinite) << "the step scales them";
+    } else {
+      if (scaled) scaler->unscale_(raw);
+      norm = accelerate::clip_grad_norm_({weight}, 1);
+    }
+    if (!infinite) {
+      EXPECT_NEAR(norm.item<double>(), std::hypot(0.2 + i, 0.4), 1e-5);
+    }
+    optimizer.step();
+    EXPECT_EQ(optimizer.step_was_skipped(), scaled && infinite && i == 2);
+    optimizer.zero_grad();
+  }
+  if (scaled) {
+    EXPECT_EQ(scaler->get_scale(), infinite ? 512 : 1024);
+  }
+  return weight.detach();
+}
+
+TEST(AcceleratedOptimizer, GradientsThatAreClippedInTheStepGiveTheSameStep) {
+  using torch::optim::Adam;
+  const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+  for (const bool scaled : {false, true}) {
+    for (const bool infinite : {false, true}) {
+      if (infinite && !scaled) continue;
+      const auto expect_same = [&](const auto& steps) {
+        EXPECT_TRUE(torch::allclose(steps(true), steps(false), 1e-6, 1e-7)) << scaled << infinite;
+      };
+      expect_same([&](bool in_step) { return clipped_steps<AdamW>(AdamWOptions(0.1), scaled, in_step, infinite); });
+      expect_same([&](bool in_step) {
+        return clipped_steps<Adam>(torch::optim::AdamOptions(0.1), scaled, in_step, infinite);
+      });
+      expect_same([&](bool in_step) { return clipped_steps<SGD>(momentum, scaled, in_step, infinite); });
+    }
+  }
+}
+
+TEST(AcceleratedOptimizer, WhatAStepCannotClipIsLeftToOthers) {
+  auto weight = weight_with_gradient(), other = weight_with_gradient();
+  SGD sgd({weight}, 0.5);
+  torch::optim::RMSprop plain({other}, 0.5);
+  const auto state = std::make_shared<GradientState>();
+  AcceleratedOptimizer optimizer(sgd, state);
+  EXPECT_FALSE(optimizer.clip_in_step({weight, other}, 1, {}).has_value()) << "a norm of more than it steps";
+  EXPECT_FALSE(optimizer.clip_in_step({}, 1, {}).has_value());
+  EXPECT_FALSE(AcceleratedOptimizer(plain, state).clip_in_step({other}, 1, {}).has_value());
+  EXPECT_THROW(accelerate::clip_grad_norm_({weight}, 1, {.in_step = true}), accelerate::UsageError);
+  weight.mutable_grad()[0] = INFINITY;
+  EXPECT_THROW(optimizer.clip_in_step({weight}, 1, {.error_if_nonfinite = true}), accelerate::UsageError);
+  optimizer.step();
+  EXPECT_TRUE(weight[0].isinf().item<bool>()) << "nothing was left to it";
+}
+
+TEST(AcceleratedOptimizer, GradientsThatChangeAfterTheyWereClippedInTheStepAreAnError) {
+  auto weight = weight_with_gradient(4);
+  SGD sgd({weight}, 1);
+  AcceleratedOptimizer optimizer(sgd, std::make_shared<GradientState>());
+  optimizer.clip_in_step({weight}, 1, {});
+  weight.mutable_grad().add_(1);
+  EXPECT_THROW(optimizer.step(), accelerate::UsageError);
+  EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
+  // Those that no step came to do not count.
+  optimizer.clip_in_step({weight}, 1, {});
+  weight.mutable_grad() = torch::zeros({2});
+  optimizer.clip_in_step({weight}, 1, {});
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(weight, torch::ones({2})));
+  // Clipped twice, the second time at once.
+  weight.mutable_grad() = torch::tensor({3.0f, 4.0f});
+  optimizer.clip_in_step({weight}, 1, {});
+  optimizer.clip_now();
+  EXPECT_NEAR(accelerate::clip_grad_norm_({weight}, 0.5).item<double>(), 1, 1e-5);
+  optimizer.step();
+  EXPECT_TRUE(torch::allclose(weight, torch::tensor({0.7f, 0.6f}), 1e-5));
+}
+
 }  // namespace

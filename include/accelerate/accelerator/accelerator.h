@@ -165,7 +165,7 @@ class Accelerator : public Preparation {
     return {gather_for_metrics(values, {}, where)...};  // braces: one after the other, in the order given
   }
   std::vector<at::Tensor> trained_parameters() const;
-  void unscale_for_clipping(const std::vector<at::Tensor>& parameters);
+  void make_ready_to_clip(const std::vector<at::Tensor>& parameters);
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);

@@ -2,9 +2,11 @@
 
 #include <ATen/core/TensorBody.h>
 #include <accelerate/distributed/value.h>
+#include <accelerate/training/clip.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace torch::optim {
@@ -38,6 +40,17 @@ class AcceleratedOptimizer {
   at::Tensor step(const std::function<at::Tensor()>& closure);
   /// Nothing while gradients are being accumulated.
   void zero_grad(bool set_to_none = true);
+  /// Takes the norm of the gradients of `parameters`, and leaves it to the next step to scale them down (ClipGradNormOptions::
+  /// in_step). Returns the norm, or nothing where that step could not do it: `parameters` are not those that it steps, or no
+  /// fused kernel does.
+  std::optional<at::Tensor> clip_in_step(const std::vector<at::Tensor>& parameters, double max_norm,
+                                         const ClipGradNormOptions& options) const;
+  /// Scales them at once after all. UsageError when they have changed since.
+  void clip_now() const;
+  /// Whether gradients wait for a step that scales them.
+  bool awaits_clip() const;
+  /// Nothing that was left to a step while one was recorded has happened (see StepRecording).
+  void forget_recorded_clip() const;
   /// Whether the last step was left out because gradients were infinite or no numbers.
   bool step_was_skipped() const;
 

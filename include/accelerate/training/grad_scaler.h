@@ -45,6 +45,9 @@ class GradScaler {
   /// Divides the gradients of the optimizer by the factor that the last loss was multiplied by, and notes whether all are
   /// finite. Once before a step: UsageError otherwise, and for gradients of float16. `step` does it where it was not called.
   void unscale_(torch::optim::Optimizer& optimizer);
+  /// The same for gradients that their step divides itself: notes `found_inf`, which is not 0 when one of them is not finite, and
+  /// returns the factor.
+  at::Tensor unscale_in_step(torch::optim::Optimizer& optimizer, const at::Tensor& found_inf);
   /// Whether unscale_ was called for this optimizer, and neither a step nor another loss followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
 
@@ -59,7 +62,8 @@ class GradScaler {
 
   /// The first half of a step, for those who leave the decision to the device: gradients are unscaled where they are not yet.
   /// For each device that has some a tensor that is 1 when one of them is not finite, else 0.
-  std::vector<at::Tensor> begin_step(torch::optim::Optimizer& optimizer);
+  /// `are_unchanged`: they are those that unscale_in_step was told of, whatever losses were scaled since.
+  std::vector<at::Tensor> begin_step(torch::optim::Optimizer& optimizer, bool are_unchanged = false);
   /// The second half: the step was taken, or not.
   void end_step(torch::optim::Optimizer& optimizer);
 
@@ -90,10 +94,13 @@ class GradScaler {
     std::vector<at::Tensor> found_inf;
     /// Another loss was scaled after unscale_: gradients may have come that are not unscaled.
     bool outdated = false;
+    /// The recording of a step in which that was, if any.
+    const void* recording = nullptr;
   };
 
   void note_scaled(const at::Tensor& scale, const void* recording);
   void check_scaled(const char* call) const;
+  Progress& begin_unscaling(torch::optim::Optimizer& optimizer);
   void move_scale(const std::vector<at::Tensor>& found_inf);
 
   GradScalerOptions options_;

@@ -1,4 +1,4 @@
-#include "big_model/accelerators.h"
+#include "distributed/accelerators.h"
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>

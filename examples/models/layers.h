@@ -54,8 +54,8 @@ at::Tensor linear_filled_up(const at::Tensor& x, const at::Tensor& weight, const
 at::Tensor tied_logits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = {});
 
 /// How well the next tokens are named: the mean cross entropy of the logits `hidden` [batch, positions, width] times the head's
-/// weight, for `labels` [batch, positions], each to be named by the position before it; -100: not at all. In float32, without a
-/// copy of the logits in it. The second fills the weight up where that pays.
+/// weight, for `labels` [batch, positions], each to be named by the position before it; -100: not at all. In float32. The second
+/// fills the weight up where that pays.
 at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels, int64_t multiple);
 at::Tensor next_token_loss(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels);
 

@@ -1,39 +1,45 @@
 #include "accelerator/operator_watch.h"
 
 #include <functional>
-#include <memory>
 #include <string_view>
 
 namespace accelerate::detail {
 namespace {
 
-// LibTorch calls plain functions, on several threads: there is one watch at a time, others see nothing.
-std::mutex watching;
-OperatorWatch* watch = nullptr;
-thread_local int depth = 0;
+// Of those that LibTorch hands on to the threads of a backward pass, one that it does not use itself.
+c10::DebugInfoKind info_kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 
-std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function) {
-  const std::lock_guard lock(watching);
-  if (watch != nullptr) watch->begin(function.name(), depth == 0);
-  ++depth;
-  return nullptr;
-}
+thread_local int depth = 0;
 
 void end_operator(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 
 }  // namespace
 
-OperatorWatch::OperatorWatch()
-    : handle_(at::addThreadLocalCallback(
-          at::RecordFunctionCallback(&begin_operator, &end_operator).scopes({at::RecordScope::FUNCTION}))) {
-  const std::lock_guard lock(watching);
-  if (watch == nullptr) watch = this;
+/// How the functions that LibTorch calls find their watch, and that the one around it.
+struct OperatorWatch::Info : c10::DebugInfoBase {
+  OperatorWatch* watch = nullptr;
+  Info* around = nullptr;
+};
+
+std::unique_ptr<at::ObserverContext> OperatorWatch::begin_operator(const at::RecordFunction& function) {
+  for (auto* info = static_cast<Info*>(c10::ThreadLocalDebugInfo::get(info_kind())); info != nullptr; info = info->around)
+    info->watch->begin(function.name(), depth == 0);
+  ++depth;
+  return nullptr;
+}
+
+OperatorWatch::OperatorWatch() {
+  const auto info = std::make_shared<Info>();
+  info->watch = this;
+  info->around = static_cast<Info*>(c10::ThreadLocalDebugInfo::get(info_kind()));
+  guard_.emplace(info_kind(), info);
+  if (info->around != nullptr) return;  // operators are heard of already
+  at::RecordFunctionCallback callback(&begin_operator, &end_operator);
+  handle_ = at::addThreadLocalCallback(callback.scopes({at::RecordScope::FUNCTION}));
 }
 
 OperatorWatch::~OperatorWatch() {
-  at::removeCallback(handle_);
-  const std::lock_guard lock(watching);
-  if (watch == this) watch = nullptr;
+  if (handle_) at::removeCallback(*handle_);
 }
 
 uint64_t OperatorWatch::fingerprint() const {

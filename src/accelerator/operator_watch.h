@@ -1,9 +1,12 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace accelerate::detail {
@@ -21,14 +24,16 @@ class OperatorWatch {
   /// The last one that was begun, after the one that called it; "" before the first.
   std::string last() const;
 
-  /// For LibTorch.
+ private:
+  struct Info;
+  static std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function);
   void begin(const char* name, bool outermost);
 
- private:
   mutable std::mutex mutex_;
   uint64_t sum_ = 0;
   std::string last_outermost_, last_;
-  at::CallbackHandle handle_;
+  std::optional<c10::DebugInfoGuard> guard_;
+  std::optional<at::CallbackHandle> handle_;
 };
 
 }  // namespace accelerate::detail

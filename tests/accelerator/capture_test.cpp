@@ -2,7 +2,10 @@
 // place, so that everything around them is tested here; cuda_capture_test.cpp is about the real ones.
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "accelerator/captured_training.h"
+#include "accelerator/operator_watch.h"
 #include "accelerator/step_capture.h"
 #include "support/host_graphs.h"
 #include "support/together.h"
@@ -33,6 +36,34 @@ TEST(Capture, ACapturedRunEqualsAnEagerOneToTheBit) {
       }
     }
   }
+}
+
+TEST(Capture, TheLargestMomentsAreKept) {
+  const Graphs graphs;
+  const auto report = expect_same_run({.amsgrad = true}, 12, "");
+  EXPECT_GT(report.replayed, 80);
+  EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
+}
+
+TEST(Capture, StepsOfSeveralThreadsAreWatchedApart) {
+  const auto run = [] {
+    const auto x = torch::ones({4}, torch::requires_grad());
+    const accelerate::detail::OperatorWatch outer;
+    for (int i = 0; i < 200; ++i) {
+      const accelerate::detail::OperatorWatch inner;
+      (x * 2).sum().backward();
+      EXPECT_NE(inner.fingerprint(), 0);
+    }
+    return outer.fingerprint();
+  };
+  const auto alone = run();
+  std::array<uint64_t, 2> together = {};
+  {
+    const std::jthread other([&] { together[1] = run(); });
+    together[0] = run();
+  }
+  EXPECT_EQ(together[0], alone);
+  EXPECT_EQ(together[1], alone);
 }
 
 TEST(Capture, GradientsAreClippedInTheStep) {

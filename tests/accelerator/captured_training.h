@@ -10,6 +10,7 @@ struct Wishes {
   int accumulation = 1;
   bool zero_first = false;
   bool clips = true, clips_in_step = false;
+  bool amsgrad = false;
   bool cpu = true;
   accelerate::Precision precision = accelerate::Precision::no;
   int64_t samples = 64, width = 16;
@@ -29,7 +30,7 @@ struct Training {
                      .grad_scaler = {.init_scale = 1 << 20, .growth_interval = 5}}),
         net(torch::nn::Linear(8, wishes.width), torch::nn::BatchNorm1d(wishes.width), torch::nn::Dropout(0.3), torch::nn::ReLU(),
             torch::nn::Linear(wishes.width, wishes.width), torch::nn::Linear(wishes.width, 1)),
-        adamw(net->parameters(), torch::optim::AdamWOptions(1e-2)),
+        adamw(net->parameters(), torch::optim::AdamWOptions(1e-2).amsgrad(wishes.amsgrad)),
         cosine(adamw, {.warmup_steps = 5, .total_steps = 400}),
         data(accelerate::TensorDataset(torch::arange(8 * wishes.samples).reshape({wishes.samples, 8}) / (8.0 * wishes.samples),
                                        torch::arange(wishes.samples).reshape({wishes.samples, 1}) / double(wishes.samples)),

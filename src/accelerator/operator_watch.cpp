@@ -1,40 +1,53 @@
 #include "accelerator/operator_watch.h"
 
 #include <functional>
+#include <mutex>
 #include <string_view>
 
 namespace accelerate::detail {
 namespace {
 
-// Of those that LibTorch hands on to the threads of a backward pass, one that it does not use itself.
+// Of what LibTorch hands on to the threads of a backward pass, a kind that it does not use itself.
 c10::DebugInfoKind info_kind() { return c10::DebugInfoKind::TEST_INFO_2; }
 
 thread_local int depth = 0;
 
-void end_operator(const at::RecordFunction&, at::ObserverContext*) { --depth; }
-
 }  // namespace
 
-/// How the functions that LibTorch calls find their watch, and that the one around it.
-struct OperatorWatch::Info : c10::DebugInfoBase {
-  OperatorWatch* watch = nullptr;
-  Info* around = nullptr;
+/// What a watch has heard: found by the functions that LibTorch calls, on whatever thread. A watch within another one passes on
+/// what it hears.
+struct OperatorWatch::Heard : c10::DebugInfoBase, std::enable_shared_from_this<Heard> {
+  mutable std::mutex mutex;
+  uint64_t sum = 0;
+  std::string last_outermost, last;
+  const std::shared_ptr<Heard> around = current();
+
+  static std::shared_ptr<Heard> current() {
+    auto* heard = static_cast<Heard*>(c10::ThreadLocalDebugInfo::get(info_kind()));
+    return heard != nullptr ? heard->shared_from_this() : nullptr;
+  }
+
+  void hear(const char* name, bool outermost) {
+    {
+      const std::lock_guard lock(mutex);
+      sum += std::hash<std::string_view>{}(name) | 1;
+      last = name;
+      if (outermost) last_outermost = last;
+    }
+    if (around) around->hear(name, outermost);
+  }
+
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
+    if (const auto heard = current()) heard->hear(function.name(), depth == 0);
+    ++depth;
+    return nullptr;
+  }
+  static void end(const at::RecordFunction&, at::ObserverContext*) { --depth; }
 };
 
-std::unique_ptr<at::ObserverContext> OperatorWatch::begin_operator(const at::RecordFunction& function) {
-  for (auto* info = static_cast<Info*>(c10::ThreadLocalDebugInfo::get(info_kind())); info != nullptr; info = info->around)
-    info->watch->begin(function.name(), depth == 0);
-  ++depth;
-  return nullptr;
-}
-
-OperatorWatch::OperatorWatch() {
-  const auto info = std::make_shared<Info>();
-  info->watch = this;
-  info->around = static_cast<Info*>(c10::ThreadLocalDebugInfo::get(info_kind()));
-  guard_.emplace(info_kind(), info);
-  if (info->around != nullptr) return;  // operators are heard of already
-  at::RecordFunctionCallback callback(&begin_operator, &end_operator);
+OperatorWatch::OperatorWatch() : heard_(std::make_shared<Heard>()), handed_on_(info_kind(), heard_) {
+  if (heard_->around) return;  // LibTorch calls already
+  at::RecordFunctionCallback callback(&Heard::begin, &Heard::end);
   handle_ = at::addThreadLocalCallback(callback.scopes({at::RecordScope::FUNCTION}));
 }
 
@@ -43,20 +56,13 @@ OperatorWatch::~OperatorWatch() {
 }
 
 uint64_t OperatorWatch::fingerprint() const {
-  const std::lock_guard lock(mutex_);
-  return sum_;
+  const std::lock_guard lock(heard_->mutex);
+  return heard_->sum;
 }
 
 std::string OperatorWatch::last() const {
-  const std::lock_guard lock(mutex_);
-  return last_ == last_outermost_ ? last_ : last_outermost_ + " (" + last_ + ")";
-}
-
-void OperatorWatch::begin(const char* name, bool outermost) {
-  const std::lock_guard lock(mutex_);
-  sum_ += std::hash<std::string_view>{}(name) | 1;
-  last_ = name;
-  if (outermost) last_outermost_ = last_;
+  const std::lock_guard lock(heard_->mutex);
+  return heard_->last == heard_->last_outermost ? heard_->last : heard_->last_outermost + " (" + heard_->last + ")";
 }
 
 }  // namespace accelerate::detail

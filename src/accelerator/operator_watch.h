@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
@@ -25,14 +24,10 @@ class OperatorWatch {
   std::string last() const;
 
  private:
-  struct Info;
-  static std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function);
-  void begin(const char* name, bool outermost);
+  struct Heard;
 
-  mutable std::mutex mutex_;
-  uint64_t sum_ = 0;
-  std::string last_outermost_, last_;
-  std::optional<c10::DebugInfoGuard> guard_;
+  std::shared_ptr<Heard> heard_;
+  c10::DebugInfoGuard handed_on_;
   std::optional<at::CallbackHandle> handle_;
 };
 

@@ -306,7 +306,9 @@ void run(const Wishes& wishes) {
 
 int main(int count, char** argv) {
   if (count < 4) {
-    return std::fprintf(stderr, "usage: step_speed MODEL eager|captured STEPS [--device cpu] [--small] [--kernels] [--clip-in-step]\n"), 1;
+    return std::fprintf(stderr,
+                        "usage: step_speed MODEL eager|captured STEPS [--device cpu] [--small] [--kernels] [--clip-in-step]\n"),
+           1;
   }
   Wishes wishes{.model = argv[1], .mode = argv[2], .steps = std::stoll(argv[3])};
   for (int i = 4; i < count; ++i) {

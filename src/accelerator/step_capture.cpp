@@ -247,8 +247,7 @@ bool StepCapture::may_record(Kind& kind, const StepCall& call) {
     if (!fault.empty()) reason = "an input of it " + fault;
   }
   if (!call.inputs.other.empty()) reason = "it is given " + call.inputs.other + ", which would be the same at every replay";
-  if (call.opaque_result)
-    reason = "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device";
+  if (call.opaque_result) reason = "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device";
   const auto graphs =
       std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
   if (graphs >= options_.max_graphs)
@@ -329,9 +328,8 @@ void StepCapture::record_body(Kind& kind, const StepCall& call, const OperatorWa
       // From here on: to begin a recording calls operators, too.
       kind.recording.begin_with(before, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
       const StepRecording::Scope scope(kind.recording);
-      const NoHostExchanges refused([] {
-        throw NotRecordable("processes exchange objects or wait for each other in it, which replays would not do");
-      });
+      const NoHostExchanges refused(
+          [] { throw NotRecordable("processes exchange objects or wait for each other in it, which replays would not do"); });
       call.body();
     });
     at::autocast::clear_cache();

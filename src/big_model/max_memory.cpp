@@ -8,11 +8,11 @@
 #include <map>
 #include <set>
 
-#include "distributed/accelerators.h"
 #include "big_model/host_memory.h"
 #include "big_model/module_tensors.h"
 #include "big_model/places_in_order.h"
 #include "core/class_name.h"
+#include "distributed/accelerators.h"
 
 namespace accelerate {
 namespace {

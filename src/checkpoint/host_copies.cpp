@@ -133,8 +133,7 @@ void HostCopies::put_aside(c10::Device device) {
   // LibTorch keeps what was put aside last time, unless it has found another use for it.
   const double free = free_accelerator_memory(device.index()).value_or(0) + static_cast<double>(put_aside_before_[device]);
   try {
-    if (free >= 2 * static_cast<double>(size))
-      aside = at::empty({static_cast<int64_t>(size)}, wait.front()->source.options());
+    if (free >= 2 * static_cast<double>(size)) aside = at::empty({static_cast<int64_t>(size)}, wait.front()->source.options());
   } catch (const c10::OutOfMemoryError&) {  // others may have been given less than what is free
   }
   if (!aside.defined()) {

@@ -31,8 +31,8 @@ struct GroupParts {
   std::chrono::milliseconds timeout{};
 };
 
-/// While it lives, this thread exchanges nothing by way of the host: `refuse` is called in its place, and throws. What exchanges on
-/// a device throw meanwhile is the caller's own matter, and the group stays usable.
+/// While it lives, this thread exchanges nothing by way of the host: `refuse` is called in its place, and throws. What exchanges
+/// on a device throw meanwhile is the caller's own matter, and the group stays usable.
 class NoHostExchanges {
  public:
   explicit NoHostExchanges(void (*refuse)());

@@ -89,9 +89,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// The next backward pass exchanges gradients, also those of forward passes that were not to.
   void expect_gradients();
   /// Whether exchanges are as they will be: buckets are put in another order once.
-  bool is_settled() const {
-    return !reducer_->will_rebuild() && !(syncs_.gradients && reducer_->should_rebuild_buckets());
-  }
+  bool is_settled() const { return !reducer_->will_rebuild() && !(syncs_.gradients && reducer_->should_rebuild_buckets()); }
   /// Whatever passes were recorded, none of them has happened (see StepRecording).
   void forget_recorded_pass() { reducer_->forget_pass(); }
 

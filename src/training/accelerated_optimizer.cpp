@@ -156,8 +156,7 @@ struct AcceleratedOptimizer::Core {
     for (const auto& group : optimizer->param_groups()) {
       for (const auto& parameter : group.params()) {
         const auto& gradient = parameter.grad();
-        if (gradient.defined())
-          seen.emplace_back(gradient.getIntrusivePtr(), gradient.is_inference() ? 0 : gradient._version());
+        if (gradient.defined()) seen.emplace_back(gradient.getIntrusivePtr(), gradient.is_inference() ? 0 : gradient._version());
       }
     }
     return seen;

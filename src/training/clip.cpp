@@ -54,7 +54,8 @@ void check_finite(const at::Tensor& total, const ClipGradNormOptions& options) {
 }  // namespace detail
 
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options) {
-  if (options.in_step) throw UsageError("clip_grad_norm_: in_step is for accelerator.clip_grad_norm_, which knows the optimizer.");
+  if (options.in_step)
+    throw UsageError("clip_grad_norm_: in_step is for accelerator.clip_grad_norm_, which knows the optimizer.");
   const at::NoGradGuard no_grad;
   const auto kinds = gradients_by_kind(parameters);
   const auto total = detail::total_norm_of(kinds, options.norm_type);

@@ -29,9 +29,7 @@ class CudaGraph : public DeviceGraph {
 class CudaGraphs : public GraphDevice {
  public:
   explicit CudaGraphs(c10::Device device)
-      : device_(device.index()),
-        stream_(own_stream(device_)),
-        pool_(at::cuda::graph_pool_handle()) {}
+      : device_(device.index()), stream_(own_stream(device_)), pool_(at::cuda::graph_pool_handle()) {}
 
   std::unique_ptr<DeviceGraph> record(const std::function<void()>& body) override {
     const c10::cuda::CUDAGuard on_device(device_);

@@ -44,7 +44,8 @@ struct Training {
       if (wishes.zero_first) optimizer.zero_grad();
       const auto loss = torch::mse_loss(model(batch.data), batch.target);
       accelerator.backward(loss);
-      if (wishes.clips && accelerator.sync_gradients()) accelerator.clip_grad_norm_(model.parameters(), 0.5, {.in_step = wishes.clips_in_step});
+      if (wishes.clips && accelerator.sync_gradients())
+        accelerator.clip_grad_norm_(model.parameters(), 0.5, {.in_step = wishes.clips_in_step});
       optimizer.step();
       scheduler.step();
       if (!wishes.zero_first) optimizer.zero_grad();

@@ -32,9 +32,9 @@ TEST_F(TogetherCudaCapture, ACapturedRunEqualsAnEagerOneToTheBit) {
 
 TEST_F(TogetherCudaCapture, GradientsAreClippedInTheStep) {
   for (const auto precision : {Precision::no, Precision::fp16}) {
-    const auto report = expect_same_run(
-        {.accumulation = 2, .clips_in_step = true, .cpu = false, .precision = precision, .samples = 64 * world()}, 25,
-        to_string(precision));
+    const auto report =
+        expect_same_run({.accumulation = 2, .clips_in_step = true, .cpu = false, .precision = precision, .samples = 64 * world()},
+                        25, to_string(precision));
     EXPECT_GT(report.replayed, 150);
     EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
   }
@@ -55,7 +55,8 @@ TEST_F(TogetherCudaCapture, GradientsAreExchangedInEveryWay) {
       {"predivided", {.comm_hook = accelerate::CommHook::fp16, .gradient_predivide_factor = 1}},
   };
   for (const auto& [name, ddp] : ways) {
-    const auto report = expect_same_run({.accumulation = 2, .cpu = false, .samples = 64 * world(), .width = 1024, .ddp = ddp}, 15, name);
+    const auto report =
+        expect_same_run({.accumulation = 2, .cpu = false, .samples = 64 * world(), .width = 1024, .ddp = ddp}, 15, name);
     EXPECT_GT(report.replayed, 80) << name;
     EXPECT_TRUE(report.reasons.empty()) << name << ": " << report.reasons.front();
   }

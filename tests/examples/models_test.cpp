@@ -110,14 +110,14 @@ class TogetherCudaModels : public Together {};
 TEST_F(TogetherCudaModels, TheLossInHalfPrecisionIsThatInSingle) {
   const auto device = accelerator().device();
   for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
-    const auto x = torch::randn({2, 200, 64}, device).requires_grad_(), weight = torch::randn({1001, 64}, device).requires_grad_();
+    const auto x = torch::randn({2, 200, 64}, device).requires_grad_(),
+               weight = torch::randn({1001, 64}, device).requires_grad_();
     const auto labels = torch::randint(1001, {2, 200}, torch::TensorOptions(device).dtype(torch::kLong));
     std::vector<at::Tensor> losses, gradients;
     for (const bool half : {false, true}) {
       for (const auto& tensor : {x, weight}) tensor.mutable_grad().reset();
       const auto loss = [&] {
-        if (!half)
-          return models::next_token_loss(x.to(dtype).to(torch::kFloat), weight.to(dtype).to(torch::kFloat), labels, 1);
+        if (!half) return models::next_token_loss(x.to(dtype).to(torch::kFloat), weight.to(dtype).to(torch::kFloat), labels, 1);
         const accelerate::AutocastScope scope(device.type(), dtype);
         return models::next_token_loss(x, weight, labels);
       }();

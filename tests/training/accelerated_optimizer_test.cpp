@@ -350,9 +350,7 @@ TEST(AcceleratedOptimizer, GradientsThatAreClippedInTheStepGiveTheSameStep) {
         EXPECT_TRUE(torch::allclose(steps(true), steps(false), 1e-6, 1e-7)) << scaled << infinite;
       };
       expect_same([&](bool in_step) { return clipped_steps<AdamW>(AdamWOptions(0.1), scaled, in_step, infinite); });
-      expect_same([&](bool in_step) {
-        return clipped_steps<Adam>(torch::optim::AdamOptions(0.1), scaled, in_step, infinite);
-      });
+      expect_same([&](bool in_step) { return clipped_steps<Adam>(torch::optim::AdamOptions(0.1), scaled, in_step, infinite); });
       expect_same([&](bool in_step) { return clipped_steps<SGD>(momentum, scaled, in_step, infinite); });
     }
   }

@@ -16,9 +16,9 @@ namespace accelerate {
 struct SaveStateOptions {
   /// Weights as safetensors files; off: files of torch.save.
   bool safe_serialization = true;
-  /// Returns at once; threads copy and write what is there now while training goes on. Whoever writes to a weight or to a state of
-  /// an optimizer meanwhile waits until it is copied; only writing by a pointer from before the call cannot be seen. On a GPU they
-  /// are copied there first, where twice as much memory is free; else before it returns. The next save_state, load_state or
+  /// Returns at once; threads copy and write what is there now while training goes on. Whoever writes to a weight or to a state
+  /// of an optimizer meanwhile waits until it is copied; only writing by a pointer from before the call cannot be seen. On a GPU
+  /// they are copied there first, where twice as much memory is free; else before it returns. The next save_state, load_state or
   /// end_training waits for all of it, and throws what went wrong.
   bool async = false;
 };

@@ -98,6 +98,7 @@ struct AcceleratedOptimizer::Core {
     clip_now();
     const at::NoGradGuard no_grad;
     auto total = detail::total_norm_of({*gradients}, options.norm_type);
+    detail::check_finite(total, options);
     at::Tensor scale;
     if (scaled) {
       // Not a number where the norm is infinite or none.
@@ -105,7 +106,6 @@ struct AcceleratedOptimizer::Core {
       scale = scaler->unscale_in_step(*optimizer, found_inf).to(total.device());
       total = total.div(scale);
     }
-    detail::check_finite(total, options);
     const auto excess = total.add(1e-6).div_(max_norm).clamp_min_(1);
     pending = {scaled ? excess.mul_(scale) : excess, seen_gradients(), detail::StepRecording::current()};
     return total;

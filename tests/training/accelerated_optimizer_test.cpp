@@ -370,6 +370,12 @@ TEST(AcceleratedOptimizer, WhatAStepCannotClipIsLeftToOthers) {
   EXPECT_THROW(optimizer.clip_in_step({weight}, 1, {.error_if_nonfinite = true}), accelerate::UsageError);
   optimizer.step();
   EXPECT_TRUE(weight[0].isinf().item<bool>()) << "nothing was left to it";
+  const auto scaler = std::make_shared<GradScaler>();
+  static_cast<void>(scaler->scale(torch::ones({})));
+  AcceleratedOptimizer scaled(sgd, state, scaler);
+  EXPECT_THROW(scaled.clip_in_step({weight}, 1, {.error_if_nonfinite = true}), accelerate::UsageError);
+  EXPECT_FALSE(scaler->is_unscaled(sgd));
+  EXPECT_FALSE(scaled.clip_in_step({weight}, 1, {.norm_type = 0}).has_value()) << "it counts, whatever is infinite";
 }
 
 TEST(AcceleratedOptimizer, GradientsThatChangeAfterTheyWereClippedInTheStepAreAnError) {

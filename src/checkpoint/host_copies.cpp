@@ -151,6 +151,11 @@ void HostCopies::put_aside(c10::Device device) {
 }
 
 LateCopies HostCopies::finish() {
+  // Also when something goes wrong: they hold weights.
+  struct Forgetting {
+    std::vector<Copy>& copies;
+    ~Forgetting() { copies.clear(); }
+  } const forgetting{copies_};
   const at::AutoDispatchBelowADInplaceOrView bytes_alone;
   std::unordered_map<c10::Device, std::shared_ptr<c10::Event>> written;
   for (Copy& copy : copies_) {
@@ -165,9 +170,7 @@ LateCopies HostCopies::finish() {
     copy.written = event;
   }
   pieces_of(CopyTime::now).make();
-  LateCopies later = pieces_of(CopyTime::later);
-  copies_.clear();
-  return later;
+  return pieces_of(CopyTime::later);
 }
 
 void HostCopies::release() { blocks_.clear(); }

@@ -361,6 +361,10 @@ TEST(Capture, TooManyKindsRunEagerly) {
 
 /// A run whose factor grows until gradients overflow, again and again. An Accelerator has a scaler on a GPU alone.
 struct Scaled {
+  // All begin with the same weights.
+  struct Seed {
+    Seed() { torch::manual_seed(5); }
+  } seed;
   torch::nn::Linear net{4, 1};
   torch::optim::AdamW adamw{net->parameters(), torch::optim::AdamWOptions(0.01)};
   std::shared_ptr<accelerate::GradientState> gradients = std::make_shared<accelerate::GradientState>();
@@ -393,10 +397,7 @@ std::shared_ptr<accelerate::detail::StepCapture> capture_of(const Accelerator& a
 TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
   const Graphs graphs;
   Accelerator accelerator({.cpu = true});
-  torch::manual_seed(5);
-  Scaled eager;
-  torch::manual_seed(5);
-  Scaled captured;
+  Scaled eager, captured;
   const accelerate::CapturedStep step([&](torch::Tensor& x) { return captured.train(x); }, capture_of(accelerator, captured));
   int skipped = 0;
   for (int i = 0; i < 60; ++i) {
@@ -416,10 +417,7 @@ TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
 TEST(Capture, GradientsAreUnscaledOutsideOfTheStep) {
   const Graphs graphs;
   Accelerator accelerator({.cpu = true});
-  torch::manual_seed(5);
-  Scaled eager;
-  torch::manual_seed(5);
-  Scaled captured;
+  Scaled eager, captured;
   const auto backward = [](Scaled& run, torch::Tensor& x) {
     const auto loss = run.net(x).square().mean();
     run.scaler->scale(loss).backward();

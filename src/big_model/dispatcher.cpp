@@ -37,7 +37,11 @@ std::vector<std::string> sorted_names(const std::unordered_map<std::string, cons
   return names;
 }
 
-int reading_threads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 16U)); }
+/// An eighth of the cores is left to the threads that compute: where readers keep them all busy, kernels begin late.
+int reading_threads() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return static_cast<int>(std::clamp(cores - cores / 8, 2U, 16U));
+}
 
 /// A tensor on a storage that somebody else made, laid out like another.
 at::Tensor tensor_on(const c10::Storage& storage, const at::Tensor& like, at::ScalarType dtype) {

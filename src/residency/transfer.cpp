@@ -25,7 +25,8 @@ void Transfer::carry(const Part& part) {
   if (lane_) {
     lane_->bring(*load.home, part.offset, part.size, load.to, load.offset + part.offset);
   } else {
-    load.home->read(load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset, part.size, part.offset);
+    const auto read = load.repeatedly ? &WeightHome::read_repeatedly : &WeightHome::read;
+    (*load.home.*read)(load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset, part.size, part.offset);
   }
 }
 

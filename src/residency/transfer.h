@@ -23,6 +23,8 @@ class Transfer {
     /// Bytes in memory, of which those from `offset` on are filled.
     at::Tensor to;
     uint64_t offset = 0;
+    /// Whether it is brought pass after pass.
+    bool repeatedly = false;
   };
 
   /// By a lane to its device, or, without one, into host memory. What the device fetches by itself is on its way at once.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "residency/cached_pages.h"
+
 namespace accelerate::residency {
 
 /// A descriptor that closes itself, and the reads and writes of it that are whole or an error.
@@ -22,6 +24,7 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   const std::string& path() const { return path_; }
+  int number() const { return number_; }
 
   struct stat status() const {
     struct stat status {};
@@ -61,25 +64,34 @@ void WeightHome::write(const void*) { throw UsageError(where() + " is not change
 
 class CheckpointFile {
  public:
-  explicit CheckpointFile(const std::string& path) : descriptor_(path, O_RDONLY), status_(descriptor_.status()) {
+  explicit CheckpointFile(const std::string& path)
+      : descriptor_(path, O_RDONLY), status_(descriptor_.status()), cached_(descriptor_.number(), size()) {
     if (!S_ISREG(status_.st_mode)) throw CheckpointError(path + " is not a file.");
   }
 
   uint64_t size() const { return static_cast<uint64_t>(status_.st_size); }
   const std::string& path() const { return descriptor_.path(); }
 
-  void read(void* to, uint64_t size, uint64_t offset) const {
-    const struct stat now = descriptor_.status();
-    const auto same = [](const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; };
-    if (now.st_size != status_.st_size || !same(now.st_mtim, status_.st_mtim)) {
-      throw CheckpointError(path() + " was changed since its weights were dispatched. Load it again.");
-    }
-    descriptor_.read(static_cast<char*>(to), size, offset);
+  void read(void* to, uint64_t size, uint64_t offset, bool repeatedly) const {
+    check_unchanged();
+    // Pages are mapped when they are first copied, which takes as long as one read. To copy them past the caches is not for the
+    // small buffers from which an accelerator fetches.
+    const uint64_t copied = repeatedly ? cached_.copy(to, size, offset) : 0;
+    descriptor_.read(static_cast<char*>(to) + copied, size - copied, offset + copied);
+    check_unchanged();  // nor while it was read
   }
 
  private:
+  void check_unchanged() const {
+    const struct stat now = descriptor_.status();
+    const auto same = [](const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; };
+    if (now.st_size == status_.st_size && same(now.st_mtim, status_.st_mtim)) return;
+    throw CheckpointError(path() + " was changed since its weights were dispatched. Load it again.");
+  }
+
   Descriptor descriptor_;
   struct stat status_;
+  CachedPages cached_;
 };
 
 namespace {
@@ -92,7 +104,8 @@ class HomeInFile final : public WeightHome {
   }
 
   std::string where() const override { return file_->path(); }
-  void read(void* to, uint64_t size, uint64_t offset) const override { file_->read(to, size, offset_ + offset); }
+  void read(void* to, uint64_t size, uint64_t offset) const override { file_->read(to, size, offset_ + offset, false); }
+  void read_repeatedly(void* to, uint64_t size, uint64_t offset) const override { file_->read(to, size, offset_ + offset, true); }
 
  private:
   std::shared_ptr<const CheckpointFile> file_;

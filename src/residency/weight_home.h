@@ -20,6 +20,8 @@ class WeightHome {
   virtual std::string where() const = 0;
   /// Fills `to` with `size` bytes from `offset` on. Threads may read at once. CheckpointError when they cannot be had.
   virtual void read(void* to, uint64_t size, uint64_t offset) const = 0;
+  /// The same where it is done pass after pass, into a large piece of host memory.
+  virtual void read_repeatedly(void* to, uint64_t size, uint64_t offset) const { read(to, size, offset); }
   /// All its bytes, where they lie in pinned memory: a device fetches them by itself. Else null.
   virtual const at::Tensor* fetchable() const { return nullptr; }
   /// Whether it takes changes.

@@ -31,7 +31,7 @@ struct LargeRun {
     return {weight().detach().clone(), remembered().exp_avg().clone(), remembered().exp_avg_sq().clone()};
   }
 
-  accelerate::Accelerator accelerator;
+  accelerate::Accelerator accelerator{{.cpu = true}};
   torch::nn::Linear net;
   torch::optim::AdamW adamw;
   at::Tensor input;

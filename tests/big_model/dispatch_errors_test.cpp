@@ -59,9 +59,8 @@ TEST(DispatchErrors, AMapThatNamesNoModuleOfTheModelSaysWhich) {
 
 TEST(DispatchErrors, ADeviceThatIsNotThere) {
   const Saved saved;
-  expect_words({"cuda:100", "devices here"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"head", 100}}}));
-  expect_words({"cuda:100", "devices here"},
-               refusal(saved.checkpoint(), {.device_map = "cpu", .main_device = c10::Device("cuda:100")}));
+  expect_words({"cuda:100", "here"}, refusal(saved.checkpoint(), {.device_map = {{"", "cpu"}, {"head", 100}}}));
+  expect_words({"cuda:100", "here"}, refusal(saved.checkpoint(), {.device_map = "cpu", .main_device = c10::Device("cuda:100")}));
 }
 
 TEST(DispatchErrors, ACheckpointThatIsNotThere) {

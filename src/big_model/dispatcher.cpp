@@ -37,7 +37,7 @@ std::vector<std::string> sorted_names(const std::unordered_map<std::string, cons
   return names;
 }
 
-/// An eighth of the cores is left to the threads that compute: where readers keep them all busy, kernels begin late.
+/// From eight cores on, an eighth is left to the threads that compute: where readers keep all of them busy, kernels begin late.
 int reading_threads() {
   const unsigned cores = std::thread::hardware_concurrency();
   return static_cast<int>(std::clamp(cores - cores / 8, 2U, 16U));

@@ -1,6 +1,8 @@
 #include "residency/cached_pages.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,16 +18,14 @@
 #include <emmintrin.h>
 #endif
 
-#include <fcntl.h>
-
 namespace accelerate::residency {
 namespace {
 
 constexpr uint64_t kPagesAtOnce = 1024;
 
-/// A copy from mapped pages, and where to go on when one of them cannot be had.
+/// A copy from a mapping, and where to go on when a page of it cannot be had.
 struct Copying {
-  const char *begin, *end;
+  const char *begin, *end;  // of the mapping: what a fault tells may be the beginning of its page
   sigjmp_buf failed;
 };
 /// Of this thread. In memory that every thread has from its beginning, since a handler may not allocate.
@@ -37,7 +37,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   if (ours && info->si_code > 0 && address >= ours->begin && address < ours->end) siglongjmp(ours->failed, 1);
   // Somebody else's: it ends the process as if we had never been, now or when the instruction that raised it is tried again.
   std::signal(signal, SIG_DFL);
-  if (info->si_code <= 0) std::raise(signal);
+  if (info->si_code <= 0 || info->si_code == BUS_MCEERR_AO) std::raise(signal);  // no instruction raised it
 }
 
 bool is_ours(const struct sigaction& action) { return (action.sa_flags & SA_SIGINFO) && action.sa_sigaction == on_bus_error; }
@@ -80,22 +80,6 @@ void copy_past_caches(char* to, const char* from, uint64_t size) {
   std::memcpy(to, from, size);
 }
 
-/// False when a page could not be had.
-bool copy_pages(char* to, const char* from, uint64_t size) {
-  Copying here{from, from + size, {}};
-  // With the mask: a handler runs with signals blocked, and a jump alone leaves them so.
-  if (sigsetjmp(here.failed, /*savemask=*/1) != 0) {
-    copying = nullptr;
-    return false;
-  }
-  copying = &here;
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  copy_past_caches(to, from, size);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  copying = nullptr;
-  return true;
-}
-
 /// Linux tells the owner of a file, and those who may write to it, which pages are in memory; to others it says that all are.
 bool pages_are_told(int descriptor) {
   struct stat status {};
@@ -106,14 +90,17 @@ bool pages_are_told(int descriptor) {
 
 }  // namespace
 
-CachedPages::CachedPages(int descriptor, uint64_t size) : size_(size), page_(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))) {
-  if (size == 0 || !pages_are_told(descriptor)) return;
-  void* const start = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
-  if (start != MAP_FAILED) start_ = static_cast<char*>(start);
-}
-
 CachedPages::~CachedPages() {
   if (start_) munmap(start_, size_);
+}
+
+void CachedPages::map() {
+  page_ = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  rlimit addresses{};
+  const bool limited = getrlimit(RLIMIT_AS, &addresses) != 0 || addresses.rlim_cur != RLIM_INFINITY;
+  if (limited || size_ == 0 || !pages_are_told(descriptor_)) return;  // addresses that are few are for memory
+  void* const start = mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
+  if (start != MAP_FAILED) start_ = static_cast<char*>(start);
 }
 
 bool CachedPages::in_memory(uint64_t begin, uint64_t end) const {
@@ -123,13 +110,30 @@ bool CachedPages::in_memory(uint64_t begin, uint64_t end) const {
   return std::all_of(pages.begin(), pages.begin() + count, [](unsigned char page) { return page & 1; });
 }
 
-uint64_t CachedPages::copy(void* to, uint64_t size, uint64_t offset) const {
+/// False when a page could not be had.
+bool CachedPages::copy_pages(char* to, uint64_t size, uint64_t offset) const {
+  Copying here{start_, start_ + size_, {}};
+  // With the mask: a handler runs with signals blocked, and a jump alone leaves them so.
+  if (sigsetjmp(here.failed, /*savemask=*/1) != 0) {
+    copying = nullptr;
+    return false;
+  }
+  copying = &here;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  copy_past_caches(to, start_ + offset, size);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  copying = nullptr;
+  return true;
+}
+
+uint64_t CachedPages::copy(void* to, uint64_t size, uint64_t offset) {
+  std::call_once(mapped_, [this] { map(); });
   if (!start_ || !bus_errors_are_ours()) return 0;
   uint64_t copied = 0;
   while (copied < size) {
     const uint64_t at = offset + copied, first_page = at / page_ * page_;
     const uint64_t end = std::min(offset + size, first_page + kPagesAtOnce * page_);
-    if (!in_memory(first_page, end) || !copy_pages(static_cast<char*>(to) + copied, start_ + at, end - at)) break;
+    if (!in_memory(first_page, end) || !copy_pages(static_cast<char*>(to) + copied, end - at, at)) break;
     copied = end - offset;
   }
   return copied;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 
 namespace accelerate::residency {
 
@@ -11,20 +12,24 @@ namespace accelerate::residency {
 /// crash reporter or sanitizer that has one keeps it, and nothing is copied there.
 class CachedPages {
  public:
-  /// Of an open file with `size` bytes.
-  CachedPages(int descriptor, uint64_t size);
+  /// Of a file with `size` bytes that stays open. It is mapped by the first copy.
+  CachedPages(int descriptor, uint64_t size) : descriptor_(descriptor), size_(size) {}
   ~CachedPages();
   CachedPages(const CachedPages&) = delete;
   CachedPages& operator=(const CachedPages&) = delete;
 
   /// Copies bytes of the file, from the first on, as far as their pages are in memory, and returns how many. The others are to be
-  /// read, which also tells why a page cannot be had. Threads may copy at once.
-  uint64_t copy(void* to, uint64_t size, uint64_t offset) const;
+  /// read, which also tells why a page cannot be had. None may lie behind the file's `size`. Threads may copy at once.
+  uint64_t copy(void* to, uint64_t size, uint64_t offset);
 
  private:
+  void map();
   bool in_memory(uint64_t begin, uint64_t end) const;
+  bool copy_pages(char* to, uint64_t size, uint64_t offset) const;
 
-  uint64_t size_, page_;
+  int descriptor_;
+  uint64_t size_, page_ = 0;
+  std::once_flag mapped_;
   char* start_ = nullptr;  // none where it cannot be mapped, or the system does not tell which pages it has
 };
 

@@ -91,7 +91,7 @@ class CheckpointFile {
 
   Descriptor descriptor_;
   struct stat status_;
-  CachedPages cached_;
+  mutable CachedPages cached_;
 };
 
 namespace {

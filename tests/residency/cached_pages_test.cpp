@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -63,6 +64,8 @@ struct File {
 int status_of(const std::function<void()>& does) {
   const pid_t child = fork();
   if (child == 0) {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
     does();
     _exit(0);
   }
@@ -166,15 +169,24 @@ TEST_F(CachedPagesTest, FilesOfWhichTheSystemTellsNothingAreNotCopied) {
     const bool root = geteuid() == 0;
     const int theirs = root ? file.descriptor : open("/etc/passwd", O_RDONLY);
     if (root && seteuid(65534) != 0) _exit(2);
-    const CachedPages others(theirs, 100);
+    CachedPages others(theirs, 100);
     _exit(others.copy(to.data(), 100, 0) == 0 ? 7 : 1);
+  });
+  EXPECT_EQ(WEXITSTATUS(status), 7);
+}
+
+TEST_F(CachedPagesTest, AddressesThatAreFewAreLeftToMemory) {
+  const int status = status_of([&] {
+    const rlimit few{rlim_t{1} << 46, RLIM_INFINITY};
+    setrlimit(RLIMIT_AS, &few);
+    _exit(pages.copy(to.data(), kPage, 0) == 0 ? 7 : 1);
   });
   EXPECT_EQ(WEXITSTATUS(status), 7);
 }
 
 TEST_F(CachedPagesTest, AnEmptyFileHasNone) {
   ASSERT_EQ(ftruncate(file.descriptor, 0), 0);
-  const CachedPages none(file.descriptor, 0);
+  CachedPages none(file.descriptor, 0);
   EXPECT_EQ(none.copy(to.data(), 0, 0), 0);
 }
 

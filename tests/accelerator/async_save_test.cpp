@@ -131,7 +131,7 @@ TEST(AsyncSave, SavesAndALoadInARowEachHaveTheirMoment) {
 TEST(AsyncSave, TwoAcceleratorsMaySaveTheSameModelAtTheSameTime) {
   const TemporaryFolder folder;
   LargeRun run;
-  accelerate::Accelerator other;
+  accelerate::Accelerator other{{.cpu = true}};
   auto prepared = other.prepare(run.net, run.adamw);
   const auto at_the_call = run.now();
   run.accelerator.save_state(folder / "one", {.async = true});

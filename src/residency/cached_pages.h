@@ -5,7 +5,8 @@
 
 namespace accelerate::residency {
 
-/// The pages of a file that the system has in memory, mapped: to copy them takes less than half the time of having them read.
+/// The pages of a file that the system has in memory, mapped: to copy them takes a third to two thirds of the time of having them
+/// read.
 ///
 /// A mapped page that cannot be had, because the file was cut or its disk failed, raises SIGBUS. While pages are copied, a
 /// handler of ours turns that into an answer. It is installed by the first copy, and only where SIGBUS has no handler: a program,

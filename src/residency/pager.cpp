@@ -167,7 +167,7 @@ bool Pager::make_room(uint64_t bytes, size_t distance) {
 void Pager::begin_load(Unit& unit, bool urgent) {
   unit.slot = slots_.take(unit.bytes);
   std::vector<Transfer::Load> loads;
-  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset, true});
+  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset, /*repeatedly=*/true});
   try {
     unit.transfer = std::make_shared<Transfer>(std::move(loads), lane_.get());
   } catch (...) {

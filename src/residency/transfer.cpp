@@ -25,8 +25,12 @@ void Transfer::carry(const Part& part) {
   if (lane_) {
     lane_->bring(*load.home, part.offset, part.size, load.to, load.offset + part.offset);
   } else {
-    const auto read = load.repeatedly ? &WeightHome::read_repeatedly : &WeightHome::read;
-    (*load.home.*read)(load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset, part.size, part.offset);
+    uint8_t* const to = load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset;
+    if (load.repeatedly) {
+      load.home->read_repeatedly(to, part.size, part.offset);
+    } else {
+      load.home->read(to, part.size, part.offset);
+    }
   }
 }
 

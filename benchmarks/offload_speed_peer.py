@@ -39,11 +39,11 @@ def main():
             for turn in range(2 if mode == "resident" else 1):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
-                tokens = model.generate(ids, max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
+                # Without a mask, token 0 is taken for padding and not looked at.
+                model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
                 torch.cuda.synchronize()
                 seconds = time.perf_counter() - start
-            print(f"generate_s {seconds:.6f}")
-            print(f"last_token {tokens[0, -1].item()}", flush=True)
+            print(f"generate_s {seconds:.6f}", flush=True)
 
 
 main()

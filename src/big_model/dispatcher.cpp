@@ -177,6 +177,7 @@ void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
 }
 
 std::shared_ptr<residency::WeightHome> Dispatcher::home_at(const StoredTensor& stored) {
+  if (is_own_file(stored)) return residency::home_of_file(stored.file, stored.bytes(), /*writable=*/false);
   auto& file = files_[stored.file];
   if (!file) file = residency::open_checkpoint_file(stored.file);
   return residency::home_in_file(file, stored.offset, stored.bytes());
@@ -224,7 +225,7 @@ void Dispatcher::prepare_on_disk(Weight& weight) {
     weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
   } else {
     const bool ours = place == &written || (weight.written && is_own_file(*place));
-    weight.home = ours ? residency::home_of_file(place->file, place->bytes()) : home_at(*place);
+    weight.home = ours ? residency::home_of_file(place->file, place->bytes(), /*writable=*/true) : home_at(*place);
   }
 }
 

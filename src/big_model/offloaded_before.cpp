@@ -40,6 +40,8 @@ const StoredTensor* find_offloaded(const std::vector<StoredTensor>& offloaded, c
 
 std::string name_on_disk(const WeightGroup& group) { return group.is_one_tensor() ? group.name() : group.name() + ".storage"; }
 
-bool is_own_file(const StoredTensor& stored) { return std::filesystem::path(stored.file).extension() == ".dat"; }
+bool is_own_file(const StoredTensor& stored) {
+  return stored.offset == 0 && std::filesystem::path(stored.file).extension() == ".dat";
+}
 
 }  // namespace accelerate

@@ -18,7 +18,7 @@ const StoredTensor* find_offloaded(const std::vector<StoredTensor>& offloaded, c
 /// Under which name a group is written.
 std::string name_on_disk(const WeightGroup& group);
 
-/// Whether it is a file of its own there, which may be changed; otherwise it is a part of somebody's checkpoint.
+/// Whether it is a file of its own, as in folders of offloaded weights; otherwise it is a part of one.
 bool is_own_file(const StoredTensor& stored);
 
 }  // namespace accelerate

@@ -1,7 +1,12 @@
 #include <accelerate/checkpoint/offload_folder.h>
 #include <accelerate/core/error.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -56,6 +61,18 @@ StoredTensor find_own_file(const std::string& name, const Index& entry, const st
   return tensor;
 }
 
+bool has_bytes(const fs::path& path, const char* bytes, uint64_t size) {
+  std::error_code problem;
+  if (fs::file_size(path, problem) != size || problem) return false;
+  const InputFile file(path);
+  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  for (uint64_t at = 0; at < size; at += kAtOnce) {
+    const uint64_t count = std::min(kAtOnce, size - at);
+    if (file.text(at, count).compare(0, count, bytes + at, count) != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<StoredTensor> list_offloaded(const std::string& folder) {
@@ -72,8 +89,20 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
   return tensors;
 }
 
-OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)) {
-  make_folder(folder_);
+FolderLock::FolderLock(const std::string& folder) {
+  make_folder(folder);
+  descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  while (descriptor_ >= 0 && flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  }
+}
+
+FolderLock::~FolderLock() {
+  if (descriptor_ < 0) return;
+  flock(descriptor_, LOCK_UN);  // children of a fork may have it open too
+  close(descriptor_);
+}
+
+OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)), lock_(folder_) {
   std::error_code problem;
   if (fs::exists(index_path(folder_), problem)) read_index(folder_);  // an error now, and not when all is written
 }
@@ -86,9 +115,13 @@ StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& ten
                       .dtype = tensor.scalar_type(),
                       .shape = tensor.sizes().vec(),
                       .file = (fs::path(folder_) / (name + ".dat")).string()};
-  OutputFile file(stored.file);
-  file.write(elements.const_data_ptr(), elements.nbytes());
-  file.commit();
+  const auto* bytes = static_cast<const char*>(elements.const_data_ptr());
+  // What is there already stays: a process that offloaded the same model before us reads it, and would take another for a change.
+  if (!has_bytes(stored.file, bytes, elements.nbytes())) {
+    OutputFile file(stored.file);
+    file.write(bytes, elements.nbytes());
+    file.commit();
+  }
   written_.push_back(stored);
   return stored;
 }

@@ -7,11 +7,22 @@
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 #include "residency/cached_pages.h"
 
 namespace accelerate::residency {
+
+/// What tells one content of a file from another.
+struct FileVersion {
+  dev_t device;
+  ino_t inode;
+  off_t size;
+  int64_t seconds, nanoseconds;
+
+  bool operator==(const FileVersion&) const = default;
+};
 
 /// A descriptor that closes itself, and the reads and writes of it that are whole or an error.
 class Descriptor {
@@ -30,6 +41,14 @@ class Descriptor {
     struct stat status {};
     if (fstat(number_, &status) != 0) fail("look at");
     return status;
+  }
+  FileVersion version() const {
+    const struct stat now = status();
+    return {now.st_dev, now.st_ino, now.st_size, now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+  }
+  void check_unchanged(const FileVersion& since) const {
+    if (version() == since) return;
+    throw CheckpointError(path_ + " was changed since its weights were dispatched. Load it again.");
   }
 
   void read(char* to, uint64_t size, uint64_t offset) const {
@@ -65,32 +84,25 @@ void WeightHome::write(const void*) { throw UsageError(where() + " is not change
 class CheckpointFile {
  public:
   explicit CheckpointFile(const std::string& path)
-      : descriptor_(path, O_RDONLY), status_(descriptor_.status()), cached_(descriptor_.number(), size()) {
-    if (!S_ISREG(status_.st_mode)) throw CheckpointError(path + " is not a file.");
+      : descriptor_(path, O_RDONLY), version_(descriptor_.version()), cached_(descriptor_.number(), size()) {
+    if (!S_ISREG(descriptor_.status().st_mode)) throw CheckpointError(path + " is not a file.");
   }
 
-  uint64_t size() const { return static_cast<uint64_t>(status_.st_size); }
+  uint64_t size() const { return static_cast<uint64_t>(version_.size); }
   const std::string& path() const { return descriptor_.path(); }
 
   void read(void* to, uint64_t size, uint64_t offset, bool repeatedly) const {
-    check_unchanged();
+    descriptor_.check_unchanged(version_);
     // Pages are mapped when they are first copied, which takes as long as one read. To copy them past the caches is not for the
     // small buffers from which an accelerator fetches.
     const uint64_t copied = repeatedly ? cached_.copy(to, size, offset) : 0;
     descriptor_.read(static_cast<char*>(to) + copied, size - copied, offset + copied);
-    check_unchanged();  // nor while it was read
+    descriptor_.check_unchanged(version_);  // nor while it was read
   }
 
  private:
-  void check_unchanged() const {
-    const struct stat now = descriptor_.status();
-    const auto same = [](const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; };
-    if (now.st_size == status_.st_size && same(now.st_mtim, status_.st_mtim)) return;
-    throw CheckpointError(path() + " was changed since its weights were dispatched. Load it again.");
-  }
-
   Descriptor descriptor_;
-  struct stat status_;
+  FileVersion version_;
   mutable CachedPages cached_;
 };
 
@@ -115,23 +127,41 @@ class HomeInFile final : public WeightHome {
 /// Opened for each read: a folder of offloaded weights has a file for each, more than a process may hold open.
 class HomeOfFile final : public WeightHome {
  public:
-  HomeOfFile(std::string path, uint64_t size) : WeightHome(size), path_(std::move(path)) {
-    const struct stat status = Descriptor(path_, O_RDONLY).status();
-    if (static_cast<uint64_t>(status.st_size) != size) {
-      throw CheckpointError(path_ + " has " + std::to_string(status.st_size) + " bytes; " + std::to_string(size) +
+  HomeOfFile(std::string path, uint64_t size, bool writable)
+      : WeightHome(size), path_(std::move(path)), writable_(writable), version_(Descriptor(path_, O_RDONLY).version()) {
+    if (static_cast<uint64_t>(version_.size) != size) {
+      throw CheckpointError(path_ + " has " + std::to_string(version_.size) + " bytes; " + std::to_string(size) +
                             " were expected.");
     }
   }
 
   std::string where() const override { return path_; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
-    Descriptor(path_, O_RDONLY).read(static_cast<char*>(to), size, offset);
+    const FileVersion expected = version();
+    const Descriptor file(path_, O_RDONLY);
+    file.check_unchanged(expected);
+    file.read(static_cast<char*>(to), size, offset);
+    file.check_unchanged(expected);
   }
-  bool writable() const override { return true; }
-  void write(const void* from) override { Descriptor(path_, O_WRONLY).write(static_cast<const char*>(from), size()); }
+  bool writable() const override { return writable_; }
+  void write(const void* from) override {
+    const std::lock_guard lock(mutex_);
+    const Descriptor file(path_, O_WRONLY);
+    file.check_unchanged(version_);  // else it is another's by now
+    file.write(static_cast<const char*>(from), size());
+    version_ = file.version();
+  }
 
  private:
+  FileVersion version() const {
+    const std::lock_guard lock(mutex_);
+    return version_;
+  }
+
   std::string path_;
+  bool writable_;
+  mutable std::mutex mutex_;
+  FileVersion version_;  // changes with what is written here
 };
 
 }  // namespace
@@ -144,8 +174,8 @@ std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> f
   return std::make_shared<HomeInFile>(std::move(file), offset, size);
 }
 
-std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size) {
-  return std::make_shared<HomeOfFile>(path, size);
+std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable) {
+  return std::make_shared<HomeOfFile>(path, size, writable);
 }
 
 }  // namespace accelerate::residency

@@ -7,7 +7,6 @@ namespace async_save {
 namespace {
 
 namespace fs = std::filesystem;
-using run_safety::CommonFolder;
 using run_safety::error_of;
 using run_safety::expect_in;
 

@@ -41,7 +41,7 @@ class TogetherHookStates : public Together {
 };
 
 TEST_F(TogetherHookStates, ARunThatGoesOnEndsWithTheSameBits) {
-  const run_safety::CommonFolder folder(accelerator());
+  const CommonFolder folder(accelerator());
   int number = 0;
   for (const auto hook : {CommHook::power_sgd, CommHook::batched_power_sgd}) {
     for (const bool warm : {true, false}) {
@@ -71,7 +71,7 @@ TEST_F(TogetherHookStates, ARunThatGoesOnEndsWithTheSameBits) {
 
 TEST_F(TogetherHookStates, WhatDoesNotFitTheModelIsAnErrorThatNamesTheFileAndChangesNothing) {
   if (world() == 1) return;  // there is nothing to remember
-  const run_safety::CommonFolder folder(accelerator());
+  const CommonFolder folder(accelerator());
   const accelerate::DdpOptions ddp{.comm_hook = CommHook::power_sgd, .comm_state_option = {.start_powerSGD_iter = 2}};
   const std::string path = (folder / "run").string();
   CompressedRun other(ddp, /*freezes_first_layer=*/true), run(ddp);
@@ -95,7 +95,7 @@ TEST_F(TogetherHookStates, WhatDoesNotFitTheModelIsAnErrorThatNamesTheFileAndCha
 
 TEST_F(TogetherHookStates, AnotherNumberOfProcessesGoesOnFromTheMeanOfWhatWasYetToBeSent) {
   if (world() == 1) return;  // there is nothing to remember
-  const run_safety::CommonFolder folder(accelerator());
+  const CommonFolder folder(accelerator());
   const accelerate::DdpOptions ddp{.comm_hook = CommHook::power_sgd, .comm_state_option = {.start_powerSGD_iter = 2}};
   const std::string path = (folder / "run").string();
   CompressedRun run(ddp);

@@ -28,35 +28,6 @@ struct Counter {
   }
 };
 
-/// A folder that all processes know, removed when all are done with it.
-class CommonFolder {
- public:
-  explicit CommonFolder(const Accelerator& accelerator) : accelerator_(accelerator) {
-    std::vector<std::string> name = {""};
-    if (accelerator.is_main_process()) {
-      own_ = std::make_unique<TemporaryFolder>();
-      name[0] = own_->path().string();
-    }
-    accelerator.broadcast_object_list(name);
-    path_ = name[0];
-  }
-  ~CommonFolder() {
-    try {
-      accelerator_.wait_for_everyone();
-    } catch (const std::exception&) {  // the test has failed before
-    }
-  }
-  CommonFolder(const CommonFolder&) = delete;
-  CommonFolder& operator=(const CommonFolder&) = delete;
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  const Accelerator& accelerator_;
-  std::unique_ptr<TemporaryFolder> own_;
-  fs::path path_;
-};
-
 /// Everything that a checkpoint holds.
 struct SmallRun {
   explicit SmallRun(const fs::path& project, int64_t width = 3)

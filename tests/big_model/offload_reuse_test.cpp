@@ -1,10 +1,13 @@
 // A folder of offloaded weights that is there already.
 #include <accelerate/accelerate.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "big_model/towers.h"
 
@@ -97,6 +100,94 @@ TEST_F(OffloadReuse, AnIndexThatIsNoneIsAnErrorBeforeAnythingIsWritten) {
   }
   EXPECT_EQ(fs::last_write_time(file("head.weight.dat")), before);
   EXPECT_FALSE(accelerate::has_offloaded_params(*tower));
+}
+
+TEST_F(OffloadReuse, AFileThatSomebodyChangesIsAnErrorAndNotWrongNumbers) {
+  const fs::path head = file("head.weight.dat");
+  const auto content = [](const fs::path& path) {
+    std::ifstream stream(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  const std::string before = content(head), other(before.size(), 'x');
+  const auto write = [](const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; };
+  const std::vector<std::pair<std::string, std::function<void()>>> changes = {
+      {"changed", [&] { write(head, other); }},
+      {"changed", [&] { write(head, other.substr(1)); }},
+      {"changed", [&] { write(file("new"), other), fs::rename(file("new"), head); }},
+      {"Cannot open", [&] { fs::remove(head); }},
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const auto& [word, change] = changes[i];
+    write(head, before);
+    fs::last_write_time(head, fs::last_write_time(head) - std::chrono::seconds(10));  // some file systems count whole seconds
+    Tower tower = empty_tower();
+    const auto model = accelerate::disk_offload(tower, saved.offload());
+    EXPECT_TRUE(answers(model));
+    change();
+    const torch::NoGradGuard no_grad;
+    const auto expect_error = [&](auto&& use) {
+      try {
+        use();
+        ADD_FAILURE() << i;
+      } catch (const accelerate::CheckpointError& error) {
+        EXPECT_NE(std::string(error.what()).find("head.weight.dat"), std::string::npos) << i << ": " << error.what();
+        EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << i << ": " << error.what();
+      }
+    };
+    const std::string changed = content(head);
+    expect_error([&] { tower->head->weight.mul_(0); });
+    EXPECT_EQ(content(head), changed) << i << ": somebody else's file was written";
+    model.release_memory();
+    expect_error([&] { model(saved.tokens); });
+  }
+}
+
+TEST_F(OffloadReuse, IsACheckpointToo) {
+  // More weights than files may be open.
+  const auto open_files = std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  struct rlimit before {};
+  getrlimit(RLIMIT_NOFILE, &before);
+  struct rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(open_files) + 20;
+  setrlimit(RLIMIT_NOFILE, &few);
+  for (const char* place : {"disk", "cpu"}) {
+    Tower tower = empty_tower();
+    const auto model = accelerate::load_checkpoint_and_dispatch(tower, saved.offload(), {.device_map = place});
+    EXPECT_GT(tower->parameters().size(), 20u);
+    EXPECT_TRUE(answers(model)) << place;
+    if (place == std::string("cpu")) continue;
+    const torch::NoGradGuard no_grad;
+    EXPECT_THROW(tower->head->weight.mul_(0), accelerate::UsageError) << "a checkpoint is not changed";
+    EXPECT_TRUE(answers(model));
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+class TogetherOffloadFolder : public Together {};
+
+TEST_F(TogetherOffloadFolder, OneIsEnoughForProcessesThatOffloadTheSameModel) {
+  const CommonFolder folder(accelerator());
+  Tower source(100, 32, 4);
+  source->to(torch::kBFloat16);
+  const auto tokens = torch::arange(12).reshape({2, 6});
+  const torch::NoGradGuard no_grad;
+  for (int round = 0; round < 5; ++round) {  // the folder has the weights of the round before
+    const std::string checkpoint = folder / std::to_string(round);
+    if (accelerator().is_main_process()) accelerate::save_weights(accelerate::state_dict(*source), checkpoint);
+    for (auto& parameter : source->parameters()) parameter.mul_(1.25);
+    accelerator().wait_for_everyone();
+    const auto resident = accelerate::load_checkpoint_and_dispatch(empty_tower(), checkpoint, {.dtype = torch::kFloat});
+    const auto model = accelerate::load_checkpoint_and_dispatch(
+        empty_tower(), checkpoint,
+        {.device_map = "disk", .offload_folder = folder / "offload", .dtype = torch::kFloat, .offload_budget = 1});
+    accelerator().wait_for_everyone();
+    try {
+      EXPECT_TRUE(torch::equal(model(tokens), resident(tokens))) << round;
+    } catch (const accelerate::CheckpointError& error) {
+      ADD_FAILURE() << error.what();
+    }
+    accelerator().wait_for_everyone();
+  }
 }
 
 TEST(LoadCheckpoint, KeepsModulesInFloat32AndTakesWhatPythonTakes) {

@@ -127,6 +127,17 @@ bool Dispatcher::may_map(const StoredTensor& stored) const {
   return options_.mmap && stored.offset % c10::elementSize(stored.dtype) == 0;
 }
 
+bool Dispatcher::is_mapped(const Weight& weight) const {
+  if (!main_device_.is_cpu() || !goes_to_disk(weight)) return false;
+  if (weight.written) return may_map(*weight.written);
+  return converts(weight) ? options_.mmap : may_map(*weight.stored);
+}
+
+uint64_t Dispatcher::bytes_needed(const Weight& weight) const {
+  if (!weight.group->is_one_tensor()) return weight.group->storage_bytes();
+  return static_cast<uint64_t>(weight.group->tensor().numel()) * c10::elementSize(weight.dtype);
+}
+
 at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
@@ -221,7 +232,7 @@ void Dispatcher::prepare_on_disk(Weight& weight) {
     written = writer(group.name()).write(name_on_disk(group), group.is_one_tensor() ? value_of(weight) : storage_of(weight));
     place = &written;
   }
-  if (main_device_.is_cpu() && may_map(*place)) {
+  if (is_mapped(weight)) {
     weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
   } else {
     const bool ours = place == &written || (weight.written && is_own_file(*place));
@@ -260,6 +271,10 @@ bool Dispatcher::goes_to_disk(const Weight& weight) const {
 }
 
 void Dispatcher::take_offloaded() {
+  const bool any = std::any_of(weights_.begin(), weights_.end(), [&](const Weight& weight) { return goes_to_disk(weight); });
+  if (!any || options_.offload_dir.empty()) return;
+  // Before the folder is looked at: whoever fills it just now has no index yet.
+  writer_.emplace(options_.offload_dir);
   offloaded_ = offloaded_before(options_.offload_dir);
   std::vector<std::pair<Weight*, const StoredTensor*>> all;
   bool drops = false;
@@ -282,14 +297,14 @@ uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {
   if (options_.offload_budget) needs.budget = static_cast<uint64_t>(options_.offload_budget->bytes());
   std::unordered_map<std::string, uint64_t> units;
   for (const auto& weight : weights_) {
-    if (!weight.home) {
-      if (place_of(*weight.group) == Place(main_device_)) needs.resident += weight.group->storage_bytes();
-      continue;
-    }
-    const uint64_t bytes = units[weight.group->unit] += residency::room_for(weight.home->size(), main_device_);
+    const WeightGroup& group = *weight.group;
+    const Place place = place_of(group);
+    if (place == Place(main_device_)) needs.resident += group.storage_bytes();
+    if (!is_offloaded(place) || group.storage_bytes() == 0 || is_mapped(weight)) continue;
+    const uint64_t bytes = units[group.unit] += residency::room_for(bytes_needed(weight), main_device_);
     if (bytes <= needs.largest) continue;
     needs.largest = bytes;
-    needs.largest_name = weight.group->unit.substr(0, weight.group->unit.find_last_not_of('.') + 1);
+    needs.largest_name = group.unit.substr(0, group.unit.find_last_not_of('.') + 1);
   }
   return units.empty() ? 0 : offload_budget_of(needs);
 }
@@ -320,6 +335,7 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
 }
 
 std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
+  const uint64_t bytes = budget(limit);
   for (const auto& weight : weights_) {
     if (place_of(*weight.group).is_cpu()) pinned_.expect(weight.group->storage_bytes());
   }
@@ -333,9 +349,9 @@ std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
       prepare_on_host(weight);
     }
   }
-  read_all();
   if (writer_) writer_->finish();
-  const uint64_t bytes = budget(limit);
+  writer_.reset();
+  read_all();
   for (const auto& weight : weights_) {
     if (weight.resident.defined()) commit(weight, weight.resident);
   }

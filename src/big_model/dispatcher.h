@@ -75,6 +75,10 @@ class Dispatcher {
   /// Whether the checkpoint does not have it as it is needed.
   bool converts(const Weight& weight) const;
   bool may_map(const StoredTensor& stored) const;
+  /// Whether it is one that goes to disk, and is computed with in the pages of its file.
+  bool is_mapped(const Weight& weight) const;
+  /// How large it will be.
+  uint64_t bytes_needed(const Weight& weight) const;
   /// All elements of a group on the CPU as they will be.
   at::Tensor value_of(const Weight& weight) const;
   at::Tensor storage_of(const Weight& weight) const;

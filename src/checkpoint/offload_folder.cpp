@@ -1,8 +1,10 @@
 #include <accelerate/checkpoint/offload_folder.h>
 #include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -61,9 +63,11 @@ StoredTensor find_own_file(const std::string& name, const Index& entry, const st
   return tensor;
 }
 
-bool has_bytes(const fs::path& path, const char* bytes, uint64_t size) {
-  std::error_code problem;
-  if (fs::file_size(path, problem) != size || problem) return false;
+/// Whether a file that may be changed, and is nobody else's under another name, has those bytes already.
+bool has_bytes(const std::string& path, const char* bytes, uint64_t size) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_nlink != 1) return false;
+  if (static_cast<uint64_t>(status.st_size) != size || access(path.c_str(), R_OK | W_OK) != 0) return false;
   const InputFile file(path);
   constexpr uint64_t kAtOnce = uint64_t{1} << 20;
   for (uint64_t at = 0; at < size; at += kAtOnce) {
@@ -92,7 +96,9 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
 FolderLock::FolderLock(const std::string& folder) {
   make_folder(folder);
   descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  while (descriptor_ >= 0 && flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
+  if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  get_logger("accelerate").info("Another process writes to {}: waiting for it.", folder);
+  while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }
 
@@ -128,7 +134,9 @@ StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& ten
 
 void OffloadWriter::finish() {
   std::error_code problem;
-  Index index = fs::exists(index_path(folder_), problem) ? read_index(folder_) : Index::object();
+  const bool exists = fs::exists(index_path(folder_), problem);
+  if (exists && written_.empty()) return;
+  Index index = exists ? read_index(folder_) : Index::object();
   for (const auto& tensor : written_) {
     index[tensor.name] = {{"dtype", facts_of(tensor.dtype)->name}, {"shape", tensor.shape}};
   }

@@ -2,22 +2,24 @@
 
 #include <accelerate/core/error.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "residency/cached_pages.h"
 
 namespace accelerate::residency {
 
-/// What tells one content of a file from another.
+/// What tells one content of a file from another. Not its inode, which may change when a file is opened to be written
+/// (overlayfs).
 struct FileVersion {
-  dev_t device;
-  ino_t inode;
   off_t size;
   int64_t seconds, nanoseconds;
 
@@ -44,11 +46,17 @@ class Descriptor {
   }
   FileVersion version() const {
     const struct stat now = status();
-    return {now.st_dev, now.st_ino, now.st_size, now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
+    return {now.st_size, now.st_mtim.tv_sec, now.st_mtim.tv_nsec};
   }
   void check_unchanged(const FileVersion& since) const {
     if (version() == since) return;
     throw CheckpointError(path_ + " was changed since its weights were dispatched. Load it again.");
+  }
+
+  /// Until it is closed: LOCK_SH of readers keeps LOCK_EX of a writer waiting. Where a file system has no locks, nobody waits.
+  void lock(int kind) const {
+    while (flock(number_, kind) != 0 && errno == EINTR) {
+    }
   }
 
   void read(char* to, uint64_t size, uint64_t offset) const {
@@ -127,10 +135,13 @@ class HomeInFile final : public WeightHome {
 /// Opened for each read: a folder of offloaded weights has a file for each, more than a process may hold open.
 class HomeOfFile final : public WeightHome {
  public:
-  HomeOfFile(std::string path, uint64_t size, bool writable)
-      : WeightHome(size), path_(std::move(path)), writable_(writable), version_(Descriptor(path_, O_RDONLY).version()) {
-    if (static_cast<uint64_t>(version_.size) != size) {
-      throw CheckpointError(path_ + " has " + std::to_string(version_.size) + " bytes; " + std::to_string(size) +
+  HomeOfFile(const std::string& path, uint64_t size, bool writable)
+      : WeightHome(size),
+        path_(std::filesystem::absolute(path)),
+        writable_(writable),
+        version_(opened(O_RDONLY, LOCK_SH)->version()) {
+    if (static_cast<uint64_t>(version_->size) != size) {
+      throw CheckpointError(path_ + " has " + std::to_string(version_->size) + " bytes; " + std::to_string(size) +
                             " were expected.");
     }
   }
@@ -138,30 +149,37 @@ class HomeOfFile final : public WeightHome {
   std::string where() const override { return path_; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
     const FileVersion expected = version();
-    const Descriptor file(path_, O_RDONLY);
-    file.check_unchanged(expected);
-    file.read(static_cast<char*>(to), size, offset);
-    file.check_unchanged(expected);
+    const auto file = opened(O_RDONLY, LOCK_SH);
+    file->check_unchanged(expected);
+    file->read(static_cast<char*>(to), size, offset);
+    file->check_unchanged(expected);  // by those who know nothing of locks
   }
   bool writable() const override { return writable_; }
   void write(const void* from) override {
     const std::lock_guard lock(mutex_);
-    const Descriptor file(path_, O_WRONLY);
-    file.check_unchanged(version_);  // else it is another's by now
-    file.write(static_cast<const char*>(from), size());
-    version_ = file.version();
+    const auto file = opened(O_WRONLY, LOCK_EX);
+    if (version_) file->check_unchanged(*version_);  // else it is another's by now
+    version_.reset();
+    file->write(static_cast<const char*>(from), size());  // in place: a new file takes five to ten times as long
+    version_ = file->version();
   }
 
  private:
+  std::unique_ptr<const Descriptor> opened(int flags, int lock) const {
+    auto file = std::make_unique<const Descriptor>(path_, flags);
+    file->lock(lock);
+    return file;
+  }
   FileVersion version() const {
     const std::lock_guard lock(mutex_);
-    return version_;
+    if (!version_) throw CheckpointError(path_ + " could not be written whole, and its weight is lost. Load it again.");
+    return *version_;
   }
 
   std::string path_;
   bool writable_;
   mutable std::mutex mutex_;
-  FileVersion version_;  // changes with what is written here
+  std::optional<FileVersion> version_;  // none where it could not be written whole
 };
 
 }  // namespace

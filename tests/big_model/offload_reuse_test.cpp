@@ -1,13 +1,21 @@
 // A folder of offloaded weights that is there already.
 #include <accelerate/accelerate.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
+#include <thread>
 
 #include "big_model/towers.h"
 
@@ -17,6 +25,29 @@ using towers::Saved;
 using towers::Tower;
 
 namespace {
+
+/// Of this process, while it lives.
+class Limit {
+ public:
+  Limit(decltype(RLIMIT_NOFILE) kind, rlim_t value) : kind_(kind) {
+    getrlimit(kind_, &before_);
+    const struct rlimit limit { value, before_.rlim_max };
+    setrlimit(kind_, &limit);
+  }
+  ~Limit() { setrlimit(kind_, &before_); }
+  Limit(const Limit&) = delete;
+  Limit& operator=(const Limit&) = delete;
+
+ private:
+  decltype(RLIMIT_NOFILE) kind_;
+  struct rlimit before_ {};
+};
+
+uint64_t inode_of(const fs::path& path) {
+  struct stat status {};
+  stat(path.c_str(), &status);
+  return status.st_ino;
+}
 
 /// A folder that has all weights of the saved tower.
 class OffloadReuse : public ::testing::Test {
@@ -145,22 +176,91 @@ TEST_F(OffloadReuse, AFileThatSomebodyChangesIsAnErrorAndNotWrongNumbers) {
 TEST_F(OffloadReuse, IsACheckpointToo) {
   // More weights than files may be open.
   const auto open_files = std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
-  struct rlimit before {};
-  getrlimit(RLIMIT_NOFILE, &before);
-  struct rlimit few = before;
-  few.rlim_cur = static_cast<rlim_t>(open_files) + 20;
-  setrlimit(RLIMIT_NOFILE, &few);
+  const Limit few(RLIMIT_NOFILE, static_cast<rlim_t>(open_files) + 22);
   for (const char* place : {"disk", "cpu"}) {
     Tower tower = empty_tower();
     const auto model = accelerate::load_checkpoint_and_dispatch(tower, saved.offload(), {.device_map = place});
-    EXPECT_GT(tower->parameters().size(), 20u);
+    EXPECT_GT(tower->parameters().size(), 22u);
     EXPECT_TRUE(answers(model)) << place;
     if (place == std::string("cpu")) continue;
     const torch::NoGradGuard no_grad;
     EXPECT_THROW(tower->head->weight.mul_(0), accelerate::UsageError) << "a checkpoint is not changed";
     EXPECT_TRUE(answers(model));
   }
-  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+TEST_F(OffloadReuse, IsFoundFromAnotherFolderToo) {
+  const fs::path before = fs::current_path();
+  fs::current_path(fs::path(saved.offload()).parent_path());
+  const auto ours = accelerate::disk_offload(empty_tower(), "offload");
+  const auto theirs = accelerate::load_checkpoint_and_dispatch(empty_tower(), "offload", {.device_map = "disk"});
+  fs::current_path(before);
+  EXPECT_TRUE(answers(ours));
+  EXPECT_TRUE(answers(theirs));
+}
+
+TEST_F(OffloadReuse, AChangeThatCannotBeWrittenIsAnErrorAndNotHalfOfAWeight) {
+  Tower tower = empty_tower();
+  const auto model = accelerate::disk_offload(tower, saved.offload());
+  const torch::NoGradGuard no_grad;
+  const auto error_of = [](auto&& use) -> std::string {
+    try {
+      use();
+    } catch (const accelerate::CheckpointError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  {
+    const Limit half(RLIMIT_FSIZE, fs::file_size(file("head.weight.dat")) / 2);
+    const std::string error = error_of([&] { tower->head->weight.mul_(2); });
+    EXPECT_NE(error.find("Cannot write"), std::string::npos) << error;
+    EXPECT_NE(error.find("head.weight.dat"), std::string::npos) << error;
+  }
+  std::signal(SIGXFSZ, ignored);
+  const std::string error = error_of([&] { model(saved.tokens); });
+  EXPECT_NE(error.find("head.weight.dat could not be written whole"), std::string::npos) << error;
+}
+
+TEST_F(OffloadReuse, WaitsForWhoeverFillsTheFolder) {
+  const fs::path folder = fs::path(saved.offload()).parent_path() / "another";
+  fs::create_directory(folder);
+  const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EXPECT_EQ(flock(descriptor, LOCK_EX), 0);
+  std::atomic<bool> right = false, done = false;
+  {
+    const std::jthread other([&] {
+      right = answers(accelerate::disk_offload(empty_tower(), folder));
+      done = true;
+    });
+    const std::string place = ":" + std::to_string(inode_of(folder)) + " ";
+    const auto waits = [&] {
+      std::ifstream locks("/proc/locks");
+      for (std::string line; std::getline(locks, line);) {
+        if (line.find("-> FLOCK") != std::string::npos && line.find(place) != std::string::npos) return true;
+      }
+      return false;
+    };
+    while (!waits() && !done) std::this_thread::yield();
+    fs::copy(saved.offload(), folder, fs::copy_options::recursive);
+    close(descriptor);
+  }
+  EXPECT_TRUE(right) << "the folder was looked at before it was filled";
+}
+
+TEST_F(OffloadReuse, FilesThatAreSomebodyElsesTooAreReplacedAndNotChanged) {
+  const fs::path elsewhere = fs::path(saved.offload()).parent_path() / "elsewhere";
+  fs::remove(file("index.json"));  // all is written again
+  fs::create_hard_link(file("head.weight.dat"), elsewhere);
+  fs::rename(file("embedding.weight.dat"), file("embedding"));
+  fs::create_symlink(file("embedding"), file("embedding.weight.dat"));
+  Tower tower(100, 32, 4);
+  accelerate::load_checkpoint_in_model(tower, saved.checkpoint());
+  const auto model = accelerate::disk_offload(tower, saved.offload());
+  EXPECT_TRUE(answers(model));
+  EXPECT_EQ(fs::hard_link_count(elsewhere), 1u);
+  EXPECT_FALSE(fs::is_symlink(file("embedding.weight.dat")));
 }
 
 class TogetherOffloadFolder : public Together {};
@@ -176,17 +276,24 @@ TEST_F(TogetherOffloadFolder, OneIsEnoughForProcessesThatOffloadTheSameModel) {
     if (accelerator().is_main_process()) accelerate::save_weights(accelerate::state_dict(*source), checkpoint);
     for (auto& parameter : source->parameters()) parameter.mul_(1.25);
     accelerator().wait_for_everyone();
-    const auto resident = accelerate::load_checkpoint_and_dispatch(empty_tower(), checkpoint, {.dtype = torch::kFloat});
-    const auto model = accelerate::load_checkpoint_and_dispatch(
-        empty_tower(), checkpoint,
-        {.device_map = "disk", .offload_folder = folder / "offload", .dtype = torch::kFloat, .offload_budget = 1});
-    accelerator().wait_for_everyone();
-    try {
-      EXPECT_TRUE(torch::equal(model(tokens), resident(tokens))) << round;
-    } catch (const accelerate::CheckpointError& error) {
-      ADD_FAILURE() << error.what();
-    }
-    accelerator().wait_for_everyone();
+    std::optional<accelerate::DispatchedModel<towers::TowerImpl>> model;
+    const auto without_errors = [](auto&& use) {
+      try {
+        use();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+      }
+      accelerator().wait_for_everyone();
+    };
+    without_errors([&] {
+      model.emplace(accelerate::load_checkpoint_and_dispatch(
+          empty_tower(), checkpoint,
+          {.device_map = "disk", .offload_folder = folder / "offload", .dtype = torch::kFloat, .offload_budget = 1}));
+    });
+    without_errors([&] {
+      const auto resident = accelerate::load_checkpoint_and_dispatch(empty_tower(), checkpoint, {.dtype = torch::kFloat});
+      EXPECT_TRUE(torch::equal(model.value()(tokens), resident(tokens))) << round;
+    });
   }
 }
 

@@ -294,23 +294,25 @@ TEST(OffloadedWeights, AFileThatIsChangedOrCutIsAnErrorAndNotWrongNumbers) {
 TEST(OffloadedWeights, AFileThatIsChangedOrCutWhileItIsReadIsAnErrorAndNotWrongNumbers) {
   const TemporaryFolder folder;
   torch::nn::Linear resident(2048, 4096);  // of several parts
-  accelerate::save_weights(accelerate::state_dict(*resident), folder / "whole");
+  accelerate::save_weights(accelerate::state_dict(*resident), folder / "checkpoint");
+  accelerate::offload_state_dict(folder / "offloaded", accelerate::state_dict(*resident));
   const torch::NoGradGuard no_grad;
   const auto input = torch::randn({1, 2048});
   const auto answer = resident(input);
   const std::string zeros(4096, 0);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 40; ++round) {
+    const bool cut = round % 2, offloaded = round % 4 > 1;
     fs::remove_all(folder / "copy");
-    fs::copy(folder / "whole", folder / "copy");
-    const fs::path file = folder / "copy" / "model.safetensors";
+    fs::copy(folder / (offloaded ? "offloaded" : "checkpoint"), folder / "copy");
+    const fs::path file = folder / "copy" / (offloaded ? "weight.dat" : "model.safetensors");
     fs::last_write_time(file, fs::last_write_time(file) - std::chrono::seconds(10));  // some file systems count whole seconds
     torch::nn::Linear layer(2048, 4096);
     auto model = accelerate::load_checkpoint_and_dispatch(layer, file.parent_path(), {.device_map = "disk"});
     EXPECT_TRUE(torch::equal(model(input), answer));
     model.release_memory();
     std::jthread other([&] {
-      std::this_thread::sleep_for(std::chrono::microseconds(200 * round));
-      if (round % 2) return fs::resize_file(file, 1 << 20);
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+      if (cut) return fs::resize_file(file, 1 << 20);
       std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
       for (size_t at = 1 << 20; at < fs::file_size(file); at += 1 << 20)
         bytes.seekp(at - zeros.size()).write(zeros.data(), zeros.size());
@@ -318,7 +320,7 @@ TEST(OffloadedWeights, AFileThatIsChangedOrCutWhileItIsReadIsAnErrorAndNotWrongN
     try {
       EXPECT_TRUE(torch::equal(model(input), answer));
     } catch (const accelerate::CheckpointError& error) {
-      expect_part("model.safetensors", error.what());
+      expect_part(file.filename().string(), error.what());
     }
     other.join();
     model.release_memory();

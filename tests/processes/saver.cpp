@@ -37,8 +37,10 @@ int number_from(const char* variable, int fallback) {
 /// Changes of the file system that are left until the end comes; below 0: there is no such end.
 std::atomic<int> operations_left = -1;
 std::vector<int> doomed;  // the processes that die
+std::atomic<bool> dead = false;
 
 void die() {
+  dead = true;
   for (const int process : doomed) ::kill(process, SIGKILL);
   if (std::find(doomed.begin(), doomed.end(), ::getpid()) == doomed.end()) return;
   for (;;) ::pause();
@@ -89,7 +91,7 @@ struct Death {
   int save = 0;
   /// After so many changes of the file system by process 0, or if negative:
   int operations = 0;
-  /// after this part of the time that a save takes.
+  /// after this part of the time that a save takes, or when the next one begins: the save that was measured may have been slow.
   double part = 0;
 };
 
@@ -121,7 +123,10 @@ class Reaper {
 
   void begin_save() {
     begun_ = std::chrono::steady_clock::now();
-    if (!death_.comes || !is_main_ || count_++ != death_.save) return;
+    if (!death_.comes || !is_main_) return;
+    const int save = count_++;
+    if (save > death_.save && death_.operations < 0 && !dead) die();
+    if (save != death_.save) return;
     if (death_.operations >= 0) {
       operations_left = death_.operations;
     } else {

@@ -98,11 +98,13 @@ AlignmentScope::~AlignmentScope() { innermost_alignment = outer_; }
 AlignmentScope* AlignmentScope::current() { return innermost_alignment; }
 
 bool align_devices(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (!c10::impl::tls_local_dispatch_key_set().included_.has(kKey) || EmptyScope::current()) return false;
-  AlignmentScope* scope = AlignmentScope::current();
+  if (!c10::impl::tls_local_dispatch_key_set().included_.has(kKey)) return false;
+  const EmptyScope* making = EmptyScope::current();
+  if (making && making->device().is_meta()) return false;
+  AlignmentScope* scope = making ? nullptr : AlignmentScope::current();
   const auto& parameters = op.schema().arguments();
   const size_t first = stack->size() - parameters.size();
-  Target target(scope ? scope->device : std::nullopt);
+  Target target(making ? making->device() : scope ? scope->device : std::nullopt);
   for (size_t i = 0; i < parameters.size(); ++i) {
     visit_tensors((*stack)[first + i], [&](const at::Tensor& tensor) { target.see(tensor, is_written(parameters[i])); });
   }

@@ -5,8 +5,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <memory>
-#include <utility>
-#include <vector>
+#include <unordered_map>
 
 #include "residency/init_log.h"
 
@@ -17,27 +16,37 @@ namespace accelerate::residency {
 class EmptyScope {
  public:
   EmptyScope(c10::Device device, bool include_buffers);
-  /// What is no parameter gets its bytes after all, unless buffers are included.
+  /// What is no parameter gets its bytes after all, or goes where it would have been, unless buffers are included.
   ~EmptyScope();
   EmptyScope(const EmptyScope&) = delete;
   EmptyScope& operator=(const EmptyScope&) = delete;
 
   /// The innermost one of this thread, or null.
   static EmptyScope* current();
+  c10::Device device() const { return device_; }
 
   void run(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
  private:
-  void make(const c10::OperatorHandle& op, size_t device_argument, torch::jit::Stack* stack);
+  void run_empty(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
   void run_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack);
   void give_bytes_to_buffers();
+  void run_on_device(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
+  void bring_to_their_devices();
+  /// Calls an operator that makes tensors, to make them on this device.
+  void make(const c10::OperatorHandle& op, size_t device_argument, torch::jit::Stack* stack) const;
+
+  /// Where a tensor would be without this scope. The reference is weak, and keeps another from coming to the same address.
+  struct Made {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    c10::Device home;
+  };
 
   c10::Device device_;
   bool include_buffers_;
   EmptyScope* outer_;
-  std::shared_ptr<InitLog> log_;
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  std::vector<std::pair<Weak, c10::Device>> moved_;  // made on another device than this one
+  std::shared_ptr<InitLog> log_;                           // on the meta device
+  std::unordered_map<const c10::TensorImpl*, Made> made_;  // on others
   c10::impl::IncludeDispatchKeyGuard included_;
 };
 

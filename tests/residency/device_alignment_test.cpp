@@ -1,23 +1,18 @@
-// Operators whose tensors are on several devices. LibTorch's lazy device is a second one that computes on any machine.
+// Operators whose tensors are on several devices.
 #include "residency/device_alignment.h"
 
 #include <accelerate/accelerate.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/lazy/ts_backend/ts_backend_impl.h>
 #include <torch/torch.h>
 
 #include <thread>
 
 #include "residency/interception.h"
+#include "support/other_device.h"
 
 using accelerate::residency::AlignmentScope;
 
 namespace {
-
-c10::Device other_device() {
-  static const bool once = (torch::lazy::InitTorchScriptBackend(), true);
-  return once ? c10::Device("lazy:0") : c10::Device("cpu");
-}
 
 /// A weight as a model with several devices has them.
 torch::Tensor weight_on(c10::Device device, const torch::Tensor& value) {

@@ -34,7 +34,9 @@ class [[nodiscard]] InitEmptyWeights {
   std::unique_ptr<residency::EmptyScope> scope_;
 };
 
-/// While it lives, modules made by this thread have parameters on `device`.
+/// While it lives, modules made by this thread have parameters on `device`, made and initialized there. Buffers are where they
+/// would have been when the scope ends, unless they are included. Numbers that are written out, `torch::tensor({1, 2})`, stay on
+/// the CPU, be they a buffer or a parameter; what is computed of them follows the rule.
 class [[nodiscard]] InitOnDevice {
  public:
   explicit InitOnDevice(c10::Device device, const InitEmptyWeightsOptions& options = {});

@@ -117,7 +117,7 @@ void EmptyScope::run_on_device(const c10::OperatorHandle& op, c10::DispatchKeySe
     visit_tensors(result, [&](const at::Tensor& tensor) {
       auto* const made = tensor.unsafeGetTensorImpl();
       if (!tensor.defined() || inputs.contains(made)) return;  // which was there before
-      // What was told of it by operators inside of this one knows of copies only that were made to bring tensors together.
+      // An operator inside of this one may have noted it already, by the device of a copy that brought tensors together.
       made_.insert_or_assign(made, Made{decltype(Made::tensor)(tensor.getIntrusivePtr()), home.value_or(tensor.device())});
     });
   }

@@ -30,7 +30,8 @@ struct Payload {
   /// How many calls make a block: long ones need fewer.
   int calls;
 };
-const std::vector<Payload> kPayloads = {{"4 B", {}, 5}, {"1 KB", {256}, 5}, {"64 KB", {16384}, 5}, {"1 MB", {262144}, 2}};
+const std::vector<Payload> kPayloads = {
+    {"4 B", {}, 5}, {"1 KB", {256}, 5}, {"4 KB", {1024}, 5}, {"64 KB", {16384}, 5}, {"1 MB", {262144}, 2}};
 constexpr int kCalls = 5;
 
 /// One exchange, done by us and by gloo alone.

@@ -12,7 +12,7 @@ from accelerate.utils import broadcast, broadcast_object_list, gather_object
 
 BLOCKS = 120
 CALLS = 5
-PAYLOADS = [("4 B", (), 5), ("1 KB", (256,), 5), ("64 KB", (16384,), 5), ("1 MB", (262144,), 2)]
+PAYLOADS = [("4 B", (), 5), ("1 KB", (256,), 5), ("4 KB", (1024,), 5), ("64 KB", (16384,), 5), ("1 MB", (262144,), 2)]
 OBJECT = {"name": "train", "epoch": 3, "loss": 0.25, "sizes": [1, 2, 3]}
 
 

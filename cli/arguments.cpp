@@ -25,29 +25,27 @@ GivenFlag split_flag(const std::string& word) {
 
 const FlagPage& flag_named(const CommandPage& page, std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
-  std::vector<std::string> known = {"--help"};
+  std::vector<std::string> known = {"help"};
   for (const auto& flag : page.flags) {
     if (flag.name == name) return flag;
-    known.push_back("--" + flag.name);
+    known.push_back(flag.name);
   }
-  throw UsageError("There is no flag --" + name + ". The closest is " + closest_name("--" + name, known) + "; " + see_help(page));
+  throw UsageError("There is no flag --" + name + closest_hint(name, known, "--") + "; " + see_help(page));
 }
 
 void check_choice(const std::string& what, const std::string& given, const std::vector<std::string>& choices) {
   if (choices.empty() || std::find(choices.begin(), choices.end(), given) != choices.end()) return;
   std::string list;
   for (const auto& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  throw UsageError(what + " is '" + given + "', which is none of: " + list + ". The closest is " + closest_name(given, choices) +
-                   ".");
+  throw UsageError(what + " is '" + given + "', which is none of: " + list + closest_hint(given, choices) + ".");
 }
 
 bool is_choice(const std::string& word, const FlagPage& flag) {
-  return std::find(flag.choices.begin(), flag.choices.end(), word) != flag.choices.end();
+  return std::find(flag.choices.begin(), flag.choices.end(), flag.choice_of(word)) != flag.choices.end();
 }
 
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
-  const size_t wanted = page.operands.empty() ? 0 : page.operand_count,
-               most = page.operands.empty() ? 0 : std::max<size_t>(wanted, 1);
+  const size_t wanted = page.operands.empty() ? 0 : page.operand_count, most = page.most_operands();
   if (operands.size() > most) throw UsageError("'" + operands[most] + "' is one argument too many; " + see_help(page));
   if (operands.size() < wanted) throw UsageError("An argument is missing: " + page.operands + ".");
   if (!operands.empty()) check_choice("The argument", operands.front(), page.choices);
@@ -83,12 +81,13 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
       value = given[i];
     }
     if (value && value->empty()) throw UsageError("--" + flag.name + " is empty; give it a value: " + flag.value + ".");
+    if (value) value = flag.choice_of(*value);
     check_choice("--" + flag.name, value.value_or(""), flag.choices);
     arguments.flags[flag.name] = value.value_or("");
     if (!flag.repeats) continue;
     auto& list = arguments.lists[flag.name] = {*value};
     // Up to the first word that is none of them: a model may follow.
-    while (i + 1 < given.size() && is_choice(given[i + 1], flag)) list.push_back(given[++i]);
+    while (i + 1 < given.size() && is_choice(given[i + 1], flag)) list.push_back(flag.choice_of(given[++i]));
   }
   check_operands(page, arguments.operands);
   return arguments;

@@ -15,8 +15,9 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
 std::string bash_offer(Offer offer, const std::vector<std::string>& choices) {
   switch (offer) {
     case Offer::files:
-    case Offer::programs:
       return "offer=files";
+    case Offer::programs:
+      return "offer=programs";
     case Offer::folders:
       return "offer=folders";
     case Offer::choices:
@@ -47,8 +48,10 @@ std::string bash_flags(const std::vector<CommandPage>& pages) {
   std::string text;
   for (const auto& page : pages) {
     std::vector<std::string> flags = {"--help"};
+    if (page.has_help_all) flags.emplace_back("--help-all");
     for (const auto& flag : page.flags) flags.push_back("--" + flag.name);
-    text += "    '" + page.name + "') flags='" + joined(flags) + "' " + bash_offer(page.offer, page.choices) + " ;;\n";
+    text += "    '" + page.name + "') flags='" + joined(flags) + "' most=" + std::to_string(page.most_operands()) + " " +
+            bash_offer(page.offer, page.choices) + " ;;\n";
   }
   return text;
 }
@@ -84,9 +87,9 @@ _accelerate_value() {
 constexpr const char* kFlags = R"(  esac
 }
 
-# _accelerate_command COMMAND: sets flags, and offer and words to what stands behind them.
+# _accelerate_command COMMAND: sets flags, and offer and words to what stands beside them, most to how often.
 _accelerate_command() {
-  flags='--help --version' offer=none words=
+  flags='--help --version' most=0 offer=none words=
   case "$1" in
 )";
 
@@ -95,14 +98,14 @@ constexpr const char* kOffer = R"(  esac
 
 _accelerate_offer() {
   case "$offer" in
-    files) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
+    files | programs) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
     folders) compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
     choices) mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word") ;;
   esac
 }
 
 _accelerate() {
-  local word=${COMP_WORDS[COMP_CWORD]} command='' flags offer words before i
+  local word=${COMP_WORDS[COMP_CWORD]} command='' flags offer words before most operands=0 i
   COMPREPLY=()
   case "${COMP_WORDS[0]##*/}" in accelerate-*) command=${COMP_WORDS[0]##*/accelerate-} command=${command#accelerate-} ;; esac
   for ((i = 1; i < COMP_CWORD; i++)); do
@@ -125,10 +128,9 @@ _accelerate() {
 
 constexpr const char* kRest = R"() command="$command $before" ;;
         *) _accelerate_command "$command"
+          ((++operands))
           # Behind the name of a program everything is the program's own.
-          [[ $offer == files ]] || offer=none
-          _accelerate_offer
-          return ;;
+          [[ $offer != programs ]] || { _accelerate_offer; return; } ;;
       esac
     fi
   done
@@ -137,6 +139,8 @@ constexpr const char* kRest = R"() command="$command $before" ;;
     # Whoever has typed a hyphen is offered hyphens.
     [[ ${word#--} != *-* ]] || flags=${flags//_/-}
     offer=choices words=$flags
+  elif [[ -n $command ]] && ((operands >= most)); then
+    offer=none
   elif [[ -z $command ]]; then
     offer=choices words=')";
 

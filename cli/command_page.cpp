@@ -39,6 +39,7 @@ CommandPage launch_page() {
                       "executable, a script with #!, or NAME.py, which python3 runs.",
                       "What is not given on the line is taken from the config file. Everything behind the name of the "
                       "program is passed on to it untouched."},
+      .has_help_all = true,
       .operands = "program [arguments of the program]",
       .offer = Offer::programs};
   for (const auto& group : launch_flag_groups()) {
@@ -118,10 +119,11 @@ CommandPage estimate_memory_page() {
                "of shards, a config.json beside them, or the name of a model that was downloaded from the hub.",
                "A layer is a module without modules in it, or one block of a numbered list."},
           .flags = {{.name = "dtypes",
-                     .help = "those to tell about, one or more; by default all but bfloat16",
+                     .help = "those to tell about, one or more (also bf16, fp16, half, fp32, float); by default all but bfloat16",
                      .value = "DTYPE",
                      .offer = Offer::choices,
                      .choices = estimated_dtypes(),
+                     .other_names = other_dtype_names(),
                      .repeats = true},
                     {.name = "json", .help = "write JSON for programs instead of a table"}},
           .operands = "MODEL",
@@ -185,6 +187,11 @@ std::string folded(const std::string& text) {
 }
 
 }  // namespace
+
+std::string FlagPage::choice_of(const std::string& word) const {
+  const auto found = other_names.find(word);
+  return found == other_names.end() ? word : found->second;
+}
 
 std::vector<CommandPage> command_pages() {
   std::vector<CommandPage> pages = config_pages();

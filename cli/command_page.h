@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,12 +20,17 @@ struct FlagPage {
   Offer offer = Offer::nothing;
   /// The values there are, where that is all.
   std::vector<std::string> choices = {};
+  /// Other names of choices.
+  std::map<std::string, std::string> other_names = {};
   /// Takes more than one of the choices, one behind the other.
   bool repeats = false;
   /// A letter that stands for it after a single dash, or 0.
   char letter = 0;
   /// The section of the help that it is shown in; empty: that of the command's only section.
   std::string group = {};
+
+  /// The choice that `word` names; `word` itself when it is no other name of one.
+  std::string choice_of(const std::string& word) const;
 };
 
 /// All that help, completion and manual say of a command. They are made of these alone, so they never disagree.
@@ -35,12 +42,17 @@ struct CommandPage {
   /// Paragraphs, each a line of any length.
   std::vector<std::string> description;
   std::vector<FlagPage> flags = {};
+  /// What `--help` leaves out is shown by `--help-all`.
+  bool has_help_all = false;
   /// What stands behind the flags in the usage; empty: nothing does.
   std::string operands = {};
   /// How many are needed, where there are any. 0: one may be given.
   size_t operand_count = 1;
   Offer offer = Offer::nothing;
   std::vector<std::string> choices = {};
+
+  /// How many may be given.
+  size_t most_operands() const { return operands.empty() ? 0 : std::max<size_t>(operand_count, 1); }
 };
 
 /// Every command, those below another behind it.

@@ -12,6 +12,7 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/launch/machine_facts.h>
+#include "core/escaped.h"
 #include "core/screen.h"
 #include "described_command.h"
 #include "launch/config_file.h"
@@ -40,7 +41,7 @@ int ask_questions(const Arguments& given) {
   check_config_target(path);  // before anybody answers twenty questions for nothing
   const Config config = ask_for_config(*make_asker(), path);
   write_config(config, path);
-  std::printf("The configuration is saved in %s.\n", path.c_str());
+  std::printf("The configuration is saved in %s.\n", escaped(path).c_str());
   return 0;
 }
 
@@ -49,7 +50,7 @@ int write_default(const Arguments& given) {
   std::error_code problem;
   if (std::filesystem::exists(path, problem)) {
     std::printf("%s exists already and is left as it is. Run `accelerate config`, or name another file with --config_file.\n",
-                path.c_str());
+                escaped(path).c_str());
     return 0;
   }
   PortReservation port;
@@ -62,14 +63,14 @@ int write_default(const Arguments& given) {
                                     path);
   // JSON, whatever the file is called: JSON is YAML too, and Python does the same.
   write_config_text(config_json(config), path);
-  std::printf("The configuration is saved in %s.\n", path.c_str());
+  std::printf("The configuration is saved in %s.\n", escaped(path).c_str());
   return 0;
 }
 
 int update(const Arguments& given) {
   const std::string path = path_of(given);
   write_config(read_config(path), path);
-  std::printf("The configuration in %s is up to date.\n", path.c_str());
+  std::printf("The configuration in %s is up to date.\n", escaped(path).c_str());
   return 0;
 }
 

@@ -3,9 +3,14 @@
 #include <cstdio>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
+
+void tell_problem(const std::string& speaker, std::string_view problem) {
+  std::fprintf(stderr, "%s: %s\n", speaker.c_str(), escaped(problem).c_str());
+}
 
 int run_described(const std::string& command, const std::vector<std::string>& given,
                   const std::function<int(const Arguments&)>& run, const std::string& more_help) {
@@ -20,7 +25,7 @@ int run_described(const std::string& command, const std::vector<std::string>& gi
     exit_code = 1;  // from here on it is not the line that is wrong
     return run(arguments);
   } catch (const Error& error) {
-    std::fprintf(stderr, "accelerate %s: %s\n", command.c_str(), error.what());
+    tell_problem("accelerate " + command, error.what());
     return exit_code;
   }
 }

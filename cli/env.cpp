@@ -5,6 +5,7 @@
 
 #include <accelerate/core/version.h>
 #include "build_facts.h"
+#include "core/escaped.h"
 #include "described_command.h"
 #include "launch/config_file.h"
 #include "launch/python_text.h"
@@ -40,7 +41,7 @@ std::string cpu_text(const SystemReport& system) {
                      system.physical_cores > 0 ? std::to_string(system.physical_cores) : "unknown", system.usable_processors);
 }
 
-void print_row(const std::string& name, const std::string& value) { fmt::print("- {}: {}\n", name, value); }
+void print_row(const std::string& name, const std::string& value) { fmt::print("- {}: {}\n", name, escaped(value)); }
 
 void print_gpus(const GpuReports& report) {
   if (report.gpus.empty()) print_row("GPU type", "none found");
@@ -72,7 +73,7 @@ void print_config(const Config& config) {
   for (const auto& key : keys_of(config)) {
     const auto value = config.fields.value(std::string(key.name), nlohmann::json());
     if (value.is_null()) continue;
-    fmt::print("\t- {}: {}\n", key.name, value.is_string() ? value.get<std::string>() : python_text(value));
+    fmt::print("\t- {}: {}\n", key.name, escaped(value.is_string() ? value.get<std::string>() : python_text(value)));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/escaped.h"
 #include "core/hub_cache.h"
 #include "core/memory_estimate.h"
 #include "described_command.h"
@@ -11,9 +12,11 @@ namespace accelerate::cli {
 namespace {
 
 std::string estimate_json(const std::string& model, const WeightSizes& sizes, const std::vector<MemoryEstimate>& estimates) {
-  nlohmann::ordered_json document = {{"model", model},
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const auto& name : sizes.largest_names) layers.push_back(valid_utf8(name));
+  nlohmann::ordered_json document = {{"model", valid_utf8(model)},
                                      {"tensors", sizes.tensors},
-                                     {"largest_layers", sizes.largest_names},
+                                     {"largest_layers", layers},
                                      {"estimates", nlohmann::ordered_json::array()}};
   for (const auto& estimate : estimates) {
     document["estimates"].push_back({{"dtype", estimate.dtype},
@@ -21,7 +24,7 @@ std::string estimate_json(const std::string& model, const WeightSizes& sizes, co
                                      {"total_size", estimate.total_size},
                                      {"training", estimate.training ? nlohmann::ordered_json(*estimate.training) : nullptr}});
   }
-  return document.dump(2);
+  return document.dump(2, ' ', true);
 }
 
 int estimate_given(const Arguments& given) {
@@ -30,7 +33,8 @@ int estimate_given(const Arguments& given) {
   std::vector<MemoryEstimate> estimates;
   for (const auto& dtype : given.values("dtypes", {"float32", "float16", "int8", "int4"}))
     estimates.push_back(estimate_memory(sizes, dtype));
-  const std::string text = given.value("json") ? estimate_json(model, sizes, estimates) : estimates_table(model, estimates);
+  const std::string text =
+      given.value("json") ? estimate_json(model, sizes, estimates) : estimates_table(escaped(model), estimates);
   return std::printf("%s\n", text.c_str()) < 0 || std::fflush(stdout) != 0;
 }
 

@@ -16,7 +16,7 @@ namespace accelerate::cli {
 namespace {
 
 int refuse(const std::string& problem, int exit_code) {
-  std::fprintf(stderr, "accelerate launch: %s\n", problem.c_str());
+  tell_problem("accelerate launch", problem);
   return exit_code;
 }
 
@@ -32,9 +32,8 @@ std::optional<Config> config_for(const LaunchArguments& arguments) {
 }  // namespace
 
 int run_launch_command(std::vector<std::string> line) {
-  std::vector<std::string> flags;
-  if (asks_for_help(line, flags)) {
-    std::fputs(launch_help(flags).c_str(), stdout);
+  if (const auto asked = asked_help(line)) {
+    std::fputs(launch_help(*asked).c_str(), stdout);
     return 0;
   }
   PortReservation port;  // until the launch has ended

@@ -53,8 +53,8 @@ void print_help(FILE* out) {
 int refuse_command(const std::string& name) {
   std::vector<std::string> known = {"--help", "--version"};
   for (const auto& page : listed_commands()) known.push_back(page.name);
-  std::fprintf(stderr, "accelerate: '%s' is not a command. The closest is '%s'; `accelerate --help` lists them all.\n",
-               name.c_str(), closest_name(name, known).c_str());
+  tell_problem("accelerate",
+               "'" + name + "' is not a command" + closest_hint(name, known, "'", "'") + "; `accelerate --help` lists them all.");
   return kUsageExitCode;
 }
 
@@ -99,7 +99,7 @@ int main(int argc, char** argv) {
   try {
     return accelerate::cli::run(accelerate::cli::arguments_of(argc, argv));
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "accelerate: %s\n", error.what());
+    accelerate::cli::tell_problem("accelerate", error.what());
     return 1;
   }
 }

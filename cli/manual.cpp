@@ -77,7 +77,11 @@ std::string command_manual(const std::vector<CommandPage>& pages, const CommandP
   }
   text += ".SH DESCRIPTION\n" + paragraphs(page);
   if (!page.flags.empty()) {
-    text += ".SH OPTIONS\nEvery flag may be written with hyphens instead of underscores.\n" + flags_of_page(page);
+    text += ".SH OPTIONS\nEvery flag may be written with hyphens instead of underscores.\n";
+    if (page.has_help_all) {
+      text += ".TP\n" + bold("--help-all") + "\nshow every flag; " + bold("--help") + " shows the common ones\n";
+    }
+    text += flags_of_page(page);
   }
   for (const auto& other : pages) {
     if (other.name.starts_with(page.name + " ")) {
@@ -121,7 +125,7 @@ std::string manual_page(const std::vector<CommandPage>& pages, const std::string
   for (const auto& page : pages) {
     if ("accelerate-" + page.name == name) return command_manual(pages, page);
   }
-  throw UsageError("There is no manual page '" + name + "'. The closest is " + closest_name(name, manual_names(pages)) + ".");
+  throw UsageError("There is no manual page '" + name + "'" + closest_hint(name, manual_names(pages)) + ".");
 }
 
 int run_manual_command(std::vector<std::string> arguments) {
@@ -129,7 +133,7 @@ int run_manual_command(std::vector<std::string> arguments) {
     if (arguments.size() != 1) throw UsageError("Give the name of one manual page, such as accelerate-launch.");
     return std::fputs(manual_page(command_pages(), arguments.front()).c_str(), stdout) < 0;
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "accelerate manual: %s\n", error.what());
+    tell_problem("accelerate manual", error.what());
     return kUsageExitCode;
   }
 }

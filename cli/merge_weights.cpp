@@ -2,6 +2,7 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/merge_weights.h>
+#include "core/escaped.h"
 #include "described_command.h"
 #include "subcommands.h"
 
@@ -13,14 +14,14 @@ int merge_given(const Arguments& given) {
                              .remove_checkpoint_dir = given.value("remove_checkpoint_dir").has_value()};
   try {
     const MergeResult result = merge_weights(given.operands[0], given.operands[1], options);
-    std::printf("%s: %llu tensors, %llu bytes\n", result.file.c_str(), static_cast<unsigned long long>(result.tensors),
-                static_cast<unsigned long long>(result.bytes));
+    std::printf("%s: %llu tensors, %llu bytes\n", escaped(result.file.string()).c_str(),
+                static_cast<unsigned long long>(result.tensors), static_cast<unsigned long long>(result.bytes));
     for (const auto& name : result.left_out) {
-      std::printf("left out: %s, which is another tensor under a second name\n", name.c_str());
+      std::printf("left out: %s, which is another tensor under a second name\n", escaped(name).c_str());
     }
     return 0;
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "accelerate merge-weights: %s\n", error.what());
+    tell_problem("accelerate merge-weights", error.what());
     return kUsageExitCode;
   }
 }

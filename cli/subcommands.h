@@ -1,12 +1,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace accelerate::cli {
 
 /// Exit code of a command line that cannot be understood, as Python's argparse has it.
 inline constexpr int kUsageExitCode = 2;
+
+/// Writes "SPEAKER: PROBLEM" to stderr, on one line: a problem may quote anything from a file or a variable.
+void tell_problem(const std::string& speaker, std::string_view problem);
 
 /// `accelerate config`: `arguments` are those after the word config. Returns the exit code.
 int run_config_command(std::vector<std::string> arguments);

@@ -5,6 +5,7 @@
 
 #include <accelerate/core/error.h>
 #include "build_facts.h"
+#include "core/escaped.h"
 #include "described_command.h"
 #include "launch/config_file.h"
 #include "subcommands.h"
@@ -31,9 +32,9 @@ void say_configuration(const std::optional<std::string>& config_file) {
   const std::string stored = default_config_path(process_environment);
   std::error_code ignored;
   if (config_file) {
-    std::printf("Configuration: %s\n", config_file->c_str());
+    std::printf("Configuration: %s\n", escaped(*config_file).c_str());
   } else if (std::filesystem::exists(stored, ignored)) {
-    std::printf("Configuration: %s\n", stored.c_str());
+    std::printf("Configuration: %s\n", escaped(stored).c_str());
   } else {
     std::printf("Configuration: none is stored (`accelerate config` makes one), so it is what suits this machine\n");
   }

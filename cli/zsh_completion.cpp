@@ -57,11 +57,13 @@ std::string zsh_command(const CommandPage& page, const std::vector<CommandPage>&
     text +=
         "  if [[ $words[2] == " + word + " ]]; then shift words; ((CURRENT--)); " + zsh_function(other->name) + "; return; fi\n";
   }
-  // -A: what comes behind the first operand is no flag of ours.
-  text += "  _arguments -A '-*' \\\n    '(-h --help)'{-h,--help}'[show help]'";
+  // -A: what comes behind the name of a program is no flag of ours.
+  text += std::string("  _arguments ") + (page.offer == Offer::programs ? "-A '-*' " : "") +
+          "\\\n    '(-h --help)'{-h,--help}'[show help]'";
+  if (page.has_help_all) text += " \\\n    '--help-all[show help on every flag]'";
   for (const auto& flag : page.flags) text += " \\\n" + zsh_flag(flag);
-  if (!page.operands.empty())
-    text += " \\\n    '1:" + zsh_quoted(page.operands) + ":" + zsh_action(page.offer, page.choices) + "'";
+  for (size_t i = 1; i <= page.most_operands(); ++i)
+    text += " \\\n    '" + std::to_string(i) + ":" + zsh_quoted(page.operands) + ":" + zsh_action(page.offer, page.choices) + "'";
   if (page.offer == Offer::programs) text += " \\\n    '*:argument of the program:_files'";
   return text + "\n}\n\n";
 }

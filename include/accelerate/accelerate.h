@@ -12,6 +12,7 @@
 #include <accelerate/core/version.h>
 
 #include <accelerate/distributed/collectives.h>
+#include <accelerate/distributed/format_tensor.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/distributed/random.h>
 #include <accelerate/distributed/value.h>

@@ -28,7 +28,12 @@ std::string to_string(const Accelerator& accelerator) {
 
 // --- Taking a step -------------------------------------------------------------------------------------------------------
 
-NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
+NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
+                                    std::optional<std::source_location> where) {
+  const bool is_first = gradients_->sync_gradients();
+  if (gradients_->num_steps() > 1) {
+    for (const auto& model : models) model->accumulate(is_first, where);
+  }
   const bool exchanged = gradients_->count_batch() || gradients_->options().sync_each_batch;
   return exchanged ? NoSyncScope() : NoSyncScope(models);
 }
@@ -42,11 +47,16 @@ UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions&
 void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& options, std::source_location where) {
   if (!loss.defined()) throw UsageError("backward was given an undefined tensor.");
   auto scaled = gradients_->num_steps() == 1 ? loss : loss / gradients_->num_steps();
-  if (scaler_) scaled = scaler_->scale(scaled);
+  if (scaler_) {
+    if (scaler_->is_enabled() && optimizers_.empty() && !scaler_->has_unscaled()) {
+      for (const auto& model : models_) model->before_scaled_backward(where);
+    }
+    scaled = scaler_->scale(scaled);
+  }
   const auto keep = options.retain_graph || options.create_graph;
   const auto run = [&] { scaled.backward({}, keep, options.create_graph); };
   if (buffers_ && sync_gradients()) buffers_->give_back(trained_parameters());
-  detail::run_backward(state(), where, run);
+  detail::run_backward(state(), where, run, models_);
   if (buffers_ && !sync_gradients()) buffers_->collect(trained_parameters());
 }
 
@@ -63,6 +73,7 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
   ClipGradNormOptions now = options;
   if (std::exchange(now.in_step, false)) {
     for (const auto& optimizer : optimizers_) {
+      if (optimizer.is_gone()) continue;
       if (const auto total = optimizer.clip_in_step(parameters, max_norm, now)) return *total;
     }
   }
@@ -80,6 +91,7 @@ void Accelerator::make_ready_to_clip(const std::vector<at::Tensor>& parameters) 
   for (const auto& parameter : parameters) clipped.insert(parameter.unsafeGetTensorImpl());
   const auto is_clipped = [&](const at::Tensor& parameter) { return clipped.contains(parameter.unsafeGetTensorImpl()); };
   for (const auto& optimizer : optimizers_) {
+    if (optimizer.is_gone()) continue;
     // Others may not have had their backward pass. And two models of one optimizer may be clipped one after the other.
     const auto own = optimizer.parameters();
     if (std::none_of(own.begin(), own.end(), is_clipped)) continue;
@@ -97,7 +109,8 @@ void Accelerator::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& optimizer) { return optimizer.step_was_skipped(); });
+  return std::any_of(optimizers_.begin(), optimizers_.end(),
+                     [](const auto& optimizer) { return !optimizer.is_gone() && optimizer.step_was_skipped(); });
 }
 
 std::shared_ptr<detail::StepCapture> Accelerator::step_capture(const CaptureOptions& options, std::source_location where) {

@@ -3,6 +3,8 @@
 #include <chrono>
 #include <cstdio>
 
+#include "core/escaped.h"
+
 namespace accelerate::detail {
 
 BackgroundSave::BackgroundSave(SaveJob job) : job_(std::move(job)), thread_([this] { work(); }) {}
@@ -15,7 +17,8 @@ BackgroundSave::~BackgroundSave() {
   }
   give_up_ = true;
   if (thread_.joinable()) thread_.join();
-  if (!failure_.empty() && !told_) std::fprintf(stderr, "accelerate: a checkpoint could not be written: %s\n", failure_.c_str());
+  if (!failure_.empty() && !told_)
+    std::fprintf(stderr, "accelerate: a checkpoint could not be written: %s\n", escaped_lines(failure_).c_str());
 }
 
 std::string BackgroundSave::part() {
@@ -24,6 +27,11 @@ std::string BackgroundSave::part() {
 }
 
 std::string BackgroundSave::result() {
+  // Longer than network file systems take to show a new file.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!done_ && !give_up_ && !reports_seen_ && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  if (!done_ && !reports_seen_) give_up_ = true;
   if (thread_.joinable()) thread_.join();
   told_ = true;
   return failure_;
@@ -43,6 +51,7 @@ void BackgroundSave::work() {
     try {
       // Also after a failure: what a peer still writes into could not be removed.
       const std::string missing = job_.await_reports(give_up_);
+      reports_seen_ = missing.empty();
       if (failure_.empty()) failure_ = missing;
       if (failure_.empty()) failure_ = job_.put_together();
     } catch (...) {

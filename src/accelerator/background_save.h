@@ -22,14 +22,15 @@ class BackgroundSave {
   std::string part();
   /// Peers whose report is not there yet are not waited for any longer.
   void give_up() { give_up_ = true; }
-  /// Waits for all of it. Returns what went wrong, or nothing.
+  /// Waits for all of it, when all peers have written their parts: for a report that cannot be seen here, a minute. Returns what
+  /// went wrong, or nothing.
   std::string result();
 
  private:
   void work();
 
   SaveJob job_;
-  std::atomic<bool> part_written_ = false, done_ = false, give_up_ = false;
+  std::atomic<bool> part_written_ = false, reports_seen_ = false, done_ = false, give_up_ = false;
   bool told_ = false;
   // Written by the thread before part_written_ and done_.
   std::string part_failure_, failure_;

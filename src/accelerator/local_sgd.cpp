@@ -7,6 +7,7 @@
 #include <map>
 
 #include "distributed/communicator.h"
+#include "parallel/data_parallel.h"
 
 namespace accelerate {
 namespace {
@@ -29,7 +30,9 @@ LocalSGD::LocalSGD(const ProcessState& state, std::shared_ptr<detail::ModelCore>
     : model_(std::move(model)), local_sgd_steps_(local_sgd_steps) {
   if (local_sgd_steps < 1)
     throw UsageError(fmt::format("local_sgd_steps is {}: weights are averaged after at least 1 step.", local_sgd_steps));
-  if (enabled && state.use_distributed()) no_sync_.emplace(std::vector{model_});
+  if (!enabled || !state.use_distributed()) return;
+  no_sync_.emplace(std::vector{model_});
+  if (const auto& parallel = model_->data_parallel()) parallel->expect_local_steps();
 }
 
 void LocalSGD::step(std::source_location where) {
@@ -58,6 +61,7 @@ void LocalSGD::average(std::source_location where) {
       at += weight.numel();
     }
   }
+  model_->weights_loaded();
 }
 
 }  // namespace accelerate

@@ -6,8 +6,8 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
-#include <unordered_set>
 
+#include "accelerator/step_check.h"
 #include "training/gradient_buffers.h"
 
 namespace accelerate {
@@ -83,6 +83,18 @@ void Preparation::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
   const auto is_same = [&](const auto& other) { return &other->module() == &model->module(); };
   const auto found = std::find_if(models_.begin(), models_.end(), is_same);
   if (found == models_.end() || !model->evaluation_mode() || (*found)->evaluation_mode()) keep(models_, model, is_same);
+  *step_models_ = {models_.begin(), models_.end()};
+  note_shared_parameters(*model);
+}
+
+/// A module and a part of it, both prepared: passes through one reach parameters of the other, and are synchronised.
+void Preparation::note_shared_parameters(detail::ModelCore& model) const {
+  const auto own = detail::tensors_of(model.parameters());
+  for (const auto& other : models_) {
+    if (&other->module() == &model.module() || !detail::shares_any(own, other->parameters())) continue;
+    model.share_parameters();
+    other->share_parameters();
+  }
 }
 
 detail::LoaderHandle Preparation::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
@@ -112,30 +124,29 @@ AcceleratedOptimizer Preparation::prepare_optimizer(AcceleratedOptimizer optimiz
 }
 
 AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer) {
-  std::unordered_set<const void*> prepared;
-  for (const auto& model : models_) {
-    for (const auto& parameter : model->parameters()) prepared.insert(parameter.unsafeGetTensorImpl());
-  }
-  const auto belongs = [&](const at::Tensor& parameter) { return prepared.contains(parameter.unsafeGetTensorImpl()); };
-  const auto own = optimizer.parameters();
-  if (std::none_of(own.begin(), own.end(), belongs)) {
+  const auto own = detail::tensors_of(optimizer.parameters());
+  const auto is_stepped = [&](const auto& model) { return detail::shares_any(own, model->parameters()); };
+  if (std::none_of(models_.begin(), models_.end(), is_stepped)) {
     throw UsageError(
         "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
         "differ between processes. Prepare the model before it, or with it in one call.");
   }
+  optimizer.check_steps(detail::StepCheck(step_models_));
   keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
   return optimizer;
 }
 
 std::vector<torch::optim::Optimizer*> Preparation::prepared_optimizers() const {
   std::vector<torch::optim::Optimizer*> prepared;
-  for (const auto& optimizer : optimizers_) prepared.push_back(&optimizer.optimizer());
+  for (const auto& optimizer : optimizers_) {
+    if (!optimizer.is_gone()) prepared.push_back(&optimizer.optimizer());
+  }
   return prepared;
 }
 
 SchedulerRule Preparation::scheduler_rule(torch::optim::Optimizer* optimizer) const {
   const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
-                                  [&](const auto& prepared) { return &prepared.optimizer() == optimizer; });
+                                  [&](const auto& prepared) { return !prepared.is_gone() && &prepared.optimizer() == optimizer; });
   if (found == optimizers_.end()) {
     throw UsageError(
         "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "

@@ -10,6 +10,7 @@
 #include "accelerator/hook_states.h"
 #include "accelerator/run_files.h"
 #include "checkpoint/module_fit.h"
+#include "data/loader_core.h"
 
 namespace accelerate::detail {
 namespace {
@@ -47,12 +48,21 @@ at::Tensor own_copy(const at::Tensor& gradient, const at::Tensor& parameter) {
   return gradient.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
 }
 
+/// The state of a loader that begins an epoch again of which batches were left.
+StateDict at_start_of_epoch(StateDict state) {
+  const bool ended = state.contains("ended") && state.at("ended").get<bool>();
+  if (!ended) state["under_way"] = false;
+  return state;
+}
+
 void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
   if (!loaded.own) return;
   load_from(loaded.file(kOwnState), [&] {
     const auto& states = loaded.own->at("loaders").as<Value::List>();
     for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
-      load_reversibly(parts.loaders[i], parts.loaders[i].state_dict(), states[i].as<StateDict>(), undo);
+      const auto& saved = states[i].as<StateDict>();
+      undo.add(parts.loaders[i].core()->undo_of_load());
+      parts.loaders[i].load_state_dict(loaded.restart_epoch ? at_start_of_epoch(saved) : saved);
     }
     loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
     loaded.own->at("step").get<int64_t>();
@@ -108,8 +118,9 @@ void restore_weights(RunParts& parts, const LoadedRun& loaded) {
   if (parts.buffers) parts.buffers->clear();
   for (size_t i = 0; i < parts.models.size(); ++i) {
     load_state_dict(parts.models[i]->module(), loaded.models[i]);
+    parts.models[i]->weights_loaded();
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
-      const std::string key = std::to_string(i) + "." + name;
+      const std::string key = parameter_key(i, name);
       if (!loaded.gradients.contains(key)) continue;
       if (parts.buffers) {
         parts.buffers->set_sum(parameter, loaded.gradients.at(key));

@@ -16,6 +16,8 @@ struct LoadedRun {
   std::optional<StateDict> scaler, own, hooks;
   std::optional<RandomStates> random;
   TensorDict gradients;
+  /// See LoadStateOptions.
+  bool restart_epoch = false;
 
   /// The path of a file of it, for messages.
   std::string file(const std::string& name) const { return folder + "/" + name; }

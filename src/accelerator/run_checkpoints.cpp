@@ -5,17 +5,17 @@
 #include <accelerate/core/logging.h>
 #include <accelerate/distributed/collectives.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <charconv>
-#include <climits>
 #include <filesystem>
 
-#include "checkpoint/staged_folder.h"
+#include "accelerator/checkpoint_places.h"
+#include "accelerator/parameter_names.h"
+#include "core/escaped.h"
 #include "core/file.h"
 #include "distributed/logbook.h"
+#include "parallel/replica_check.h"
 
 namespace accelerate::detail {
 namespace {
@@ -23,63 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kCheckpoints[] = "checkpoints";
-constexpr char kUnfinished[] = "unfinished_checkpoints";  // not among the others: whoever lists those finds whole ones only
-constexpr char kPrefix[] = "checkpoint_";
-
-std::optional<int> number_in(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int number = 0;
-  const char* begin = name.data() + sizeof(kPrefix) - 1;
-  const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), number);
-  return problem == std::errc() && end == name.data() + name.size() && number >= 0 ? std::optional(number) : std::nullopt;
-}
-
-/// The numbers of the checkpoints in a folder, lowest first. CheckpointError when it is there and cannot be read: to take it for
-/// an empty one would begin a run again.
-std::vector<int> checkpoint_numbers(const fs::path& folder) {
-  std::vector<int> numbers;
-  std::error_code problem;
-  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
-    if (const auto number = number_in(entry->path().filename().string())) numbers.push_back(*number);
-  }
-  if (problem && problem != std::errc::no_such_file_or_directory) {
-    throw CheckpointError(fmt::format("Cannot look for checkpoints in {}: {}.", folder.string(), problem.message()));
-  }
-  std::sort(numbers.begin(), numbers.end());
-  return numbers;
-}
-
-std::string expand_user(const std::string& path) {
-  const auto home = process_environment("HOME");
-  return home && (path == "~" || path.starts_with("~/")) ? *home + path.substr(1) : path;
-}
-
-/// Where a path leads. What is not there yet is kept as it is.
-fs::path without_links(const fs::path& path) {
-  std::error_code problem;
-  const fs::path place = fs::weakly_canonical(fs::absolute(path, problem), problem);
-  if (problem) throw CheckpointError(fmt::format("Cannot use the folder {}: {}.", path.string(), problem.message()));
-  const fs::path named = place.has_filename() ? place : place.parent_path();  // of a trailing slash
-  if (fs::is_symlink(fs::symlink_status(named, problem))) {
-    throw CheckpointError(fmt::format("Cannot write the folder {}: it is a symbolic link to {}, which is not there.",
-                                      path.string(), fs::read_symlink(named, problem).string()));
-  }
-  return named;
-}
-
-/// A folder cannot be renamed from one file system to another.
-bool begins_a_file_system(const fs::path& folder) {
-  struct stat own {
-  }, above{};
-  return stat(folder.c_str(), &own) == 0 && stat(folder.parent_path().c_str(), &above) == 0 && own.st_dev != above.st_dev;
-}
-
-/// Where checkpoints are that cannot be seen yet, or any more.
-fs::path unfinished_folder(const fs::path& checkpoints) {
-  return (begins_a_file_system(checkpoints) ? checkpoints : checkpoints.parent_path()) / kUnfinished;
-}
-
-std::string name_of(int number) { return kPrefix + std::to_string(number); }
 
 std::vector<torch::nn::Module*> modules_of(const RunParts& parts) {
   std::vector<torch::nn::Module*> modules;
@@ -93,7 +36,8 @@ HookHandle keep_hook(const std::shared_ptr<std::list<Hook>>& hooks, Hook hook) {
   return HookHandle([hooks, place] { hooks->erase(place); });
 }
 
-/// Why a checkpoint cannot be used, or nothing. What was read to find out is kept in `files`.
+/// Why a checkpoint cannot be used, or nothing. What was read to find out is kept in `files`. FileAccessError when it cannot be
+/// known.
 std::string defect_of(const RunParts& parts, const std::string& folder, bool verify, std::unique_ptr<FolderFiles>& files) {
   files.reset();  // the memory of the one before
   files = std::make_unique<FolderFiles>(folder);
@@ -104,6 +48,8 @@ std::string defect_of(const RunParts& parts, const std::string& folder, bool ver
     }
     check_run(parts, *files);  // Python wrote it, and left nothing to tell by
     return "";
+  } catch (const FileAccessError&) {
+    throw;  // it says nothing about the checkpoint
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -166,50 +112,55 @@ RunCheckpoints::Target RunCheckpoints::choose_target(const ProcessState& state, 
   const std::string failure = failure_of([&] {
     if (project_.iteration || !leads(state)) return;
     const auto present = checkpoint_numbers(checkpoints_folder());
-    if (!present.empty()) number = present.back() + 1;
+    if (present.empty()) return;
+    if (present.back() == INT64_MAX)
+      throw UsageError(fmt::format("no number is left after {} in {}.", checkpoint_name(present.back()), checkpoints_folder()));
+    number = present.back() + 1;
   });
   throw_failure("save_state", shared_failure(state, failure, where));
   // The highest: machines that keep their own checkpoints may have been stopped between two of them.
   for (const int64_t other : gather_object(state, std::vector<int64_t>{number}, where)) number = std::max(number, other);
-  return {.folder = (fs::path(checkpoints_folder()) / name_of(static_cast<int>(number))).string(),
-          .number = static_cast<int>(number)};
+  return {.folder = (fs::path(checkpoints_folder()) / checkpoint_name(number)).string(), .number = number};
 }
 
-void RunCheckpoints::find_place(Target& target) const {
-  const fs::path place = without_links(target.folder);
-  std::error_code problem;
-  if (fs::equivalent(place, fs::current_path(problem), problem)) {
-    throw CheckpointError(
-        fmt::format("Cannot write the folder {}: it is the current one, and a checkpoint takes the place of a "
-                    "folder as a whole. Give one below it.",
-                    target.folder));
+void RunCheckpoints::own_project(const SavePlaces& places) {
+  const fs::path unfinished = places.aside.parent_path();
+  if (!project_lock_) {
+    make_folder(unfinished.parent_path());
+    project_lock_.emplace(places.lock, unfinished.parent_path().string());
   }
-  target.place = place.string();
-  target.aside = target.number ? (unfinished_folder(place.parent_path()) / place.filename()).string()
-                               : (place.parent_path() / ("." + place.filename().string() + ".unfinished")).string();
+  recover_checkpoints(checkpoints_folder());
+  std::error_code ignored;
+  fs::remove_all(unfinished, ignored);  // of saves and removals that were cut short, under whatever number
+}
+
+void RunCheckpoints::release() {
+  copies_.release();
+  project_lock_.reset();
 }
 
 std::string RunCheckpoints::save(const RunParts& parts, const std::string& folder, const SaveStateOptions& options,
                                  std::source_location where) {
   finish(parts.state, where);
-  Target target = choose_target(parts.state, folder, where);
+  if (options.check_replicas) {
+    throw_failure("save_state", replicas_that_differ(parts.state, parts.models, "save_state", where));
+  }
+  const Target target = choose_target(parts.state, folder, where);
   const Busy busy("save_state", target.folder);
   SaveJob job{.process = parts.state.process_index(), .num_processes = parts.state.num_processes()};
   std::string failure = failure_of([&] {
-    find_place(target);
+    const auto places = target.number ? numbered_places(target.folder) : own_places(target.folder);
+    job.aside = places.aside.string();
     if (!leads(parts.state)) return;
-    std::error_code ignored;
-    // Of saves and removals that were cut short, under whatever number.
-    if (target.number) fs::remove_all(fs::path(target.aside).parent_path(), ignored);
-    job.staged = std::make_shared<StagedFolder>(target.place, target.aside);
+    if (target.number) own_project(places);
+    job.staged = std::make_shared<StagedFolder>(places.target, places.aside, places.lock);
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
   failure = failure_of([&] {
     auto* const copies = options.async ? &copies_ : nullptr;
-    job.content = take_snapshot(parts, target.aside, {options.safe_serialization, copies, leads(parts.state)});
+    job.content = take_snapshot(parts, job.aside, {options.safe_serialization, copies, leads(parts.state)});
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
-  job.aside = target.aside;
   job.writers = writers_of(parts.state, where);
   if (target.number) job.afterwards = [this, number = *target.number] { remove_oldest(number); };
   write(parts.state, std::move(job), options.async, where);
@@ -219,8 +170,21 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
 
 void RunCheckpoints::write(const ProcessState& state, SaveJob job, bool async, std::source_location where) {
   if (async) {
-    writing_ = std::make_unique<BackgroundSave>(std::move(job));
-    return;
+    const std::string mine = failure_of([&] { writing_ = std::make_unique<BackgroundSave>(std::move(job)); });
+    std::string failure;
+    try {
+      failure = shared_failure(state, mine, where);
+    } catch (...) {
+      if (writing_) writing_->give_up();  // a peer is gone: nothing more comes from it
+      throw;
+    }
+    if (failure.empty()) return;
+    // One has no thread: what the others have begun comes to nothing.
+    if (const auto begun = std::move(writing_)) {
+      begun->give_up();
+      begun->result();
+    }
+    throw_failure("save_state", failure);
   }
   throw_failure("save_state", shared_failure(state, job.write(), where));
   throw_failure("save_state", shared_failure(state, job.staged ? job.put_together() : "", where));
@@ -270,56 +234,94 @@ void RunCheckpoints::finish(const ProcessState& state, std::source_location wher
   throw_failure("save_state", failure);
 }
 
-void RunCheckpoints::remove_oldest(int saved) const {
+void RunCheckpoints::remove_oldest(int64_t saved) const {
   if (!project_.total_limit) return;
-  const std::string failure = failure_of([&] {
-    const fs::path folder = without_links(checkpoints_folder()), unfinished = unfinished_folder(folder);
-    auto numbers = checkpoint_numbers(folder);
-    std::erase(numbers, saved);
-    const auto others = static_cast<size_t>(std::max(1, *project_.total_limit)) - 1;
-    for (size_t i = 0; i + others < numbers.size(); ++i) {
-      // Out of sight before anything of it is gone, so that no half of it can be found.
-      const fs::path hidden = unfinished / name_of(numbers[i]);
-      make_folder(unfinished);
-      fs::remove_all(hidden);
-      fs::rename(folder / name_of(numbers[i]), hidden);
-      fs::remove_all(hidden);
-    }
-    std::error_code ignored;
-    fs::remove(unfinished, ignored);  // when it is empty
-  });
-  if (!failure.empty()) get_logger("accelerate").warning("save_state could not remove an old checkpoint: {}", failure);
+  const auto warn = [](const std::string& failure) {
+    if (!failure.empty())
+      get_logger("accelerate")
+          .warning({.main_process_only = false}, "save_state could not remove an old checkpoint: {}", escaped_lines(failure));
+  };
+  const fs::path folder = checkpoints_folder();
+  std::vector<int64_t> numbers;
+  warn(failure_of([&] {
+    // What is new is there and whole, or nothing older goes.
+    const auto manifest = read_manifest(folder / checkpoint_name(saved));
+    const auto defect = manifest ? find_defect(folder / checkpoint_name(saved), *manifest) : "it has no manifest";
+    if (!defect.empty()) throw CheckpointError(fmt::format("{} is not whole: {}", checkpoint_name(saved), defect));
+    numbers = checkpoint_numbers(folder);
+  }));
+  std::erase(numbers, saved);
+  const auto others = static_cast<size_t>(std::max(1, *project_.total_limit)) - 1;
+  // One that cannot be removed, as one that is mounted, does not keep the others.
+  for (size_t i = 0; i + others < numbers.size(); ++i)
+    warn(failure_of([&] { remove_checkpoint((folder / checkpoint_name(numbers[i])).string()); }));
 }
 
 // --- Loading --------------------------------------------------------------------------------------------------------------
 
-std::optional<int> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
-                                                     std::source_location where) const {
-  constexpr int64_t kNone = -1, kNotAsked = INT64_MAX;
-  std::vector<int> numbers;
-  const std::string failure = failure_of([&] {
-    if (leads(parts.state)) numbers = checkpoint_numbers(checkpoints_folder());
-  });
-  throw_failure("load_state", shared_failure(parts.state, failure, where));
-  for (int64_t limit = INT_MAX;;) {
+namespace {
+
+/// The checkpoints of this machine, from which the newest that can be used is chosen.
+struct Candidates {
+  fs::path folder;
+  std::vector<int64_t> numbers = checkpoint_numbers(folder);
+  std::vector<int64_t> refused = {};
+  std::string last_defect = {};
+
+  /// Passes over those above `limit`, and those in which something is wrong. FileAccessError when that cannot be known.
+  void pass_over(const RunParts& parts, bool verify, int64_t limit, std::unique_ptr<FolderFiles>& files) {
     while (!numbers.empty()) {
-      const std::string candidate = (fs::path(checkpoints_folder()) / name_of(numbers.back())).string();
+      const fs::path candidate = folder / checkpoint_name(numbers.back());
       const std::string defect =
-          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate, verify, files);
-      if (defect.empty()) break;
-      get_logger("accelerate").warning({.main_process_only = false}, "load_state passes over {}: {}", candidate, defect);
+          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate.string(), verify, files);
+      if (defect.empty()) return;
+      std::error_code ignored;
+      if (!fs::exists(candidate, ignored)) {  // its run has removed it meanwhile, and has newer ones
+        numbers = checkpoint_numbers(folder);
+        std::erase_if(numbers,
+                      [&](int64_t number) { return std::find(refused.begin(), refused.end(), number) != refused.end(); });
+        continue;
+      }
+      get_logger("accelerate")
+          .warning({.main_process_only = false}, "load_state passes over {}: {}", escaped(candidate.string()),
+                   escaped_lines(defect));
+      last_defect = fmt::format("{}: {}", candidate.string(), defect);
+      refused.push_back(numbers.back());
       numbers.pop_back();
     }
-    const int64_t mine = !leads(parts.state) ? kNotAsked : numbers.empty() ? kNone : numbers.back();
+  }
+};
+
+}  // namespace
+
+std::optional<int64_t> RunCheckpoints::newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
+                                                         std::source_location where) const {
+  constexpr int64_t kNone = -1, kNotAsked = -2;
+  std::optional<Candidates> own;
+  for (int64_t limit = INT64_MAX;;) {
+    const std::string failure = failure_of([&] {
+      if (!leads(parts.state)) return;
+      if (!own) {
+        recover_checkpoints(checkpoints_folder());
+        own.emplace(Candidates{.folder = checkpoints_folder()});
+      }
+      own->pass_over(parts, verify, limit, files);
+      if (!own->numbers.empty() || own->refused.empty() || limit != INT64_MAX) return;
+      throw CheckpointError(
+          fmt::format("no checkpoint in {} can be used, of {}. {}. Repair one, or move them away to begin again.",
+                      checkpoints_folder(), own->refused.size(), own->last_defect));
+    });
+    throw_failure("load_state", shared_failure(parts.state, failure, where));
+    const int64_t mine = !own ? kNotAsked : own->numbers.empty() ? kNone : own->numbers.back();
     auto all = gather_object(parts.state, std::vector<int64_t>{mine}, where);
     std::erase(all, kNotAsked);
     const auto [lowest, highest] = std::minmax_element(all.begin(), all.end());
-    if (*lowest == *highest) return *lowest == kNone ? std::nullopt : std::optional(static_cast<int>(*lowest));
+    if (*lowest == *highest) return *lowest == kNone ? std::nullopt : std::optional(*lowest);
     if (*lowest == kNone) {
       throw CheckpointError(
           fmt::format("load_state: a machine has no complete checkpoint in {}; another one has {}. Copy it "
                       "there, or remove it to begin again.",
-                      checkpoints_folder(), name_of(static_cast<int>(*highest))));
+                      checkpoints_folder(), checkpoint_name(*highest)));
     }
     limit = *lowest;
   }
@@ -335,17 +337,18 @@ std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts
           "ProjectConfiguration.");
     }
     const auto number = newest_checkpoint(parts, verify, files, where);
-    return number ? std::optional((fs::path(checkpoints_folder()) / name_of(*number)).string()) : std::nullopt;
+    return number ? std::optional((fs::path(checkpoints_folder()) / checkpoint_name(*number)).string()) : std::nullopt;
   }
   const std::string path = expand_user(folder);
-  std::string defect;
-  if (leads(parts.state)) {
+  const std::string failure = failure_of([&] {
+    if (!leads(parts.state)) return;
+    recover_checkpoint(path);
     std::error_code problem;
     const bool is_folder = fs::is_directory(path, problem);
-    defect = is_folder ? defect_of(parts, path, verify, files) : problem ? problem.message() : "it is no folder";
-    if (!defect.empty()) defect = fmt::format("{} cannot be used: {}", path, defect);
-  }
-  throw_failure("load_state", shared_failure(parts.state, defect, where));
+    const auto defect = is_folder ? defect_of(parts, path, verify, files) : problem ? problem.message() : "it is no folder";
+    if (!defect.empty()) throw CheckpointError(fmt::format("{} cannot be used: {}", path, defect));
+  });
+  throw_failure("load_state", shared_failure(parts.state, failure, where));
   return path;
 }
 
@@ -357,6 +360,7 @@ std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::strin
   if (!found) return std::nullopt;
   if (!files || files->folder() != *found) files = std::make_unique<FolderFiles>(*found);
   const Busy busy("load_state", *found);
+  const RunParts all_parts = parts;  // hooks take models out, which optimizers still have parameters of
   std::shared_ptr<LoadedRun> loaded;
   std::string failure = failure_of([&] {
     auto modules = modules_of(parts);
@@ -365,12 +369,16 @@ std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::strin
       return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
     });
     loaded = read_run(parts, *files);
+    loaded->restart_epoch = options.restart_epoch;
     files.reset();  // tensors hold the memory that they lie in
   });
   throw_failure("load_state", shared_failure(parts.state, failure, where));
   // What was set is set back unless it could be set everywhere.
   UndoList undo;
-  failure = failure_of([&] { restore_small_parts(parts, *loaded, undo); });
+  failure = failure_of([&] {
+    restore_small_parts(parts, *loaded, undo);
+    check_parameter_names(all_parts, *loaded);
+  });
   throw_failure("load_state", shared_failure(parts.state, failure, where));
   undo.forget();
   restore_weights(parts, *loaded);

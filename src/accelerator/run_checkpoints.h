@@ -8,6 +8,7 @@
 #include <source_location>
 
 #include "accelerator/background_save.h"
+#include "accelerator/checkpoint_places.h"
 #include "accelerator/run_files.h"
 
 namespace accelerate::detail {
@@ -29,8 +30,8 @@ class RunCheckpoints {
                                   std::source_location where);
   /// Until the last save is durable. CheckpointError on all processes when one of them could not write.
   void finish(const ProcessState& state, std::source_location where);
-  /// Gives back the memory that is kept for the next asynchronous save.
-  void release() { copies_.release(); }
+  /// Gives back the memory that is kept for the next asynchronous save, and lets other runs save here.
+  void release();
 
   HookHandle before_saving(SaveStateHook hook);
   HookHandle before_loading(LoadStateHook hook);
@@ -41,19 +42,18 @@ class RunCheckpoints {
     /// As its user names it.
     std::string folder;
     /// The number in its name; nothing when the user gave it.
-    std::optional<int> number;
-    /// The same without symbolic links, and where it is written before.
-    std::string place = {}, aside = {};
+    std::optional<int64_t> number;
   };
   /// Decides on the name. The same on all processes.
   Target choose_target(const ProcessState& state, const std::string& folder, std::source_location where);
-  void find_place(Target& target) const;
   bool leads(const ProcessState& state) const;
   /// The processes whose files lie in the same folder as this one's.
   std::vector<int> writers_of(const ProcessState& state, std::source_location where) const;
   void write(const ProcessState& state, SaveJob job, bool async, std::source_location where);
+  /// Keeps other runs away from numbered checkpoints from now on, and puts right what one that ended left half done.
+  void own_project(const SavePlaces& places);
   /// Those above the limit, but for the one that was just saved.
-  void remove_oldest(int saved) const;
+  void remove_oldest(int64_t saved) const;
   RunSnapshot take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
 
   std::string checkpoints_folder() const;
@@ -61,9 +61,10 @@ class RunCheckpoints {
   /// kept in `files`, with the process that did.
   std::optional<std::string> find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
                                              std::unique_ptr<FolderFiles>& files, std::source_location where) const;
-  /// The number of the newest one that is complete on every machine that has its own.
-  std::optional<int> newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
-                                       std::source_location where) const;
+  /// The number of the newest one that is complete on every machine that has its own. CheckpointError when there are some and
+  /// none can be used.
+  std::optional<int64_t> newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
+                                           std::source_location where) const;
 
   ProjectConfiguration project_;
   // Shared with the handles that remove hooks.
@@ -71,7 +72,8 @@ class RunCheckpoints {
   std::shared_ptr<std::list<LoadStateHook>> load_hooks_ = std::make_shared<std::list<LoadStateHook>>();
   std::shared_ptr<const PythonRandomStates> python_random_;
   HostCopies copies_;
-  std::unique_ptr<BackgroundSave> writing_;
+  std::optional<SaveLock> project_lock_;
+  std::unique_ptr<BackgroundSave> writing_;  // the last: it uses the others
 };
 
 }  // namespace accelerate::detail

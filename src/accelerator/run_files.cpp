@@ -9,9 +9,12 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "accelerator/hook_states.h"
+#include "accelerator/parameter_names.h"
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/value_file.h"
 #include "core/crc32.h"
@@ -84,7 +87,7 @@ TensorDict pending_gradients(const RunParts& parts) {
   for (size_t i = 0; i < parts.models.size(); ++i) {
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const auto gradient = parts.buffers ? parts.buffers->sum_of(parameter) : parameter.grad();
-      if (gradient.defined()) gradients[std::to_string(i) + "." + name] = gradient;
+      if (gradient.defined()) gradients[parameter_key(i, name)] = gradient;
     }
   }
   return gradients;
@@ -96,7 +99,8 @@ StateDict own_state(const RunParts& parts) {
   return {{"format", 1},
           {"step", parts.gradients->step()},
           {"sync_gradients", parts.gradients->sync_gradients()},
-          {"loaders", std::move(loaders)}};
+          {"loaders", std::move(loaders)},
+          {"parameter_names", parameter_names(parts)}};
 }
 
 void add_weights(Snapshot& snapshot, const std::vector<TensorDict>& weights, bool safe_serialization) {
@@ -181,6 +185,8 @@ std::string random_states_name(int process) { return fmt::format("{}{}.pkl", kRa
 
 std::string registered_name(size_t number) { return fmt::format("custom_checkpoint_{}.pkl", number); }
 
+std::string parameter_key(size_t model, const std::string& name) { return fmt::format("{}.{}", model, name); }
+
 std::string numbered_name(const std::string& stem, size_t number, const std::string& extension) {
   return number == 0 ? stem + extension : fmt::format("{}_{}{}", stem, number, extension);
 }
@@ -215,8 +221,9 @@ std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std
   return records;
 }
 
-FileRecord record_of(const std::string& folder, const std::string& name) {
+FileRecord settled_record_of(const std::string& folder, const std::string& name) {
   const InputFile file(fs::path(folder) / name);
+  file.settle();
   FileRecord record{.name = name, .bytes = file.size()};
   std::vector<char> buffer(std::min<uint64_t>(file.size(), uint64_t{1} << 20));
   for (uint64_t offset = 0; offset < file.size(); offset += buffer.size()) {
@@ -228,14 +235,36 @@ FileRecord record_of(const std::string& folder, const std::string& name) {
 }
 
 bool is_run_file(const std::string& name) {
-  for (const auto* stem : {"model", "pytorch_model", "optimizer", "scheduler", "scaler", kRandomStates, "custom_checkpoint_",
-                           "accelerate_", "sampler", "dl_state_dict"}) {
-    if (!name.starts_with(stem)) continue;
-    for (const auto* extension : {".safetensors", ".bin", ".pt", ".pkl", ".json"}) {
-      if (name.ends_with(extension)) return true;
-    }
-  }
-  return false;
+  // A second model, optimizer or scheduler has a number; what each process has always has one.
+  enum Number { none, optional, always };
+  struct Kind {
+    std::string_view stem, extension;
+    Number number;
+  };
+  static constexpr Kind kKinds[] = {
+      {"model", ".safetensors", optional},
+      {"pytorch_model", ".bin", optional},
+      {"optimizer", ".bin", optional},
+      {"scheduler", ".bin", optional},
+      {"sampler", ".bin", optional},
+      {"dl_state_dict", ".bin", optional},
+      {"scaler", ".pt", none},
+      {"random_states", ".pkl", always},
+      {"custom_checkpoint", ".pkl", always},
+      {"accelerate_state", ".bin", none},
+      {"accelerate_manifest", ".json", none},
+      {"accelerate_gradients", ".safetensors", always},
+      {"accelerate_comm_hooks", ".bin", always},
+  };
+  const std::string_view text = name;
+  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& kind) {
+    if (!text.starts_with(kind.stem) || !text.ends_with(kind.extension)) return false;
+    if (text.size() < kind.stem.size() + kind.extension.size()) return false;
+    const auto number = text.substr(kind.stem.size(), text.size() - kind.stem.size() - kind.extension.size());
+    if (number.empty()) return kind.number != always;
+    return kind.number != none && number.size() > 1 && number.front() == '_' &&
+           number.find_first_not_of("0123456789", 1) == number.npos;
+  });
 }
 
 // --- Reading --------------------------------------------------------------------------------------------------------------
@@ -257,12 +286,20 @@ TensorDict read_model(const FolderFiles& files, size_t number) {
                                     fmt::join(model_names(number), " nor ")));
 }
 
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem))
+    names.push_back(entry->path().filename().string());
+  if (problem == std::errc::no_such_file_or_directory)
+    throw CheckpointError(fmt::format("{} was removed while it was read.", folder.string()));
+  if (problem) throw FileAccessError(fmt::format("Cannot read the folder {}: {}.", folder.string(), problem.message()));
+  return names;
+}
+
 void check_count(const fs::path& folder, size_t registered) {
   size_t files = 0;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    files += name.starts_with("custom_checkpoint_") && name.ends_with(".pkl") ? 1 : 0;
-  }
+  for (const auto& name : names_in(folder)) files += name.starts_with("custom_checkpoint_") && is_run_file(name) ? 1 : 0;
   if (files == registered) return;
   throw CheckpointError(
       fmt::format("{} holds the states of {} registered objects; {} are registered with register_for_checkpointing. Register the "
@@ -331,8 +368,7 @@ std::shared_ptr<LoadedRun> read_run(const RunParts& parts, FolderFiles& files) {
 
 void check_run(const RunParts& parts, FolderFiles& files) {
   read_run(parts, files);
-  for (const auto& entry : fs::directory_iterator(files.folder())) {
-    const std::string name = entry.path().filename().string();
+  for (const auto& name : names_in(files.folder())) {
     // Those of the other processes, too.
     if (name.starts_with(kRandomStates) && name.ends_with(".pkl")) read_random_states(*files.open(name));
   }

@@ -52,10 +52,10 @@ bool is_read_by(const RunParts& parts, const std::string& name);
 
 /// The same with copies of its tensors.
 Value copied_value(const Value& value, HostCopies& copies, CopyTime when = CopyTime::now);
-/// The record of a file that somebody else wrote.
-FileRecord record_of(const std::string& folder, const std::string& name);
+/// The record of a file that somebody else wrote, which is made durable.
+FileRecord settled_record_of(const std::string& folder, const std::string& name);
 
-/// Whether it is a file that save_state writes, here or in Python.
+/// Whether it is the name of a file that save_state writes, here or in Python. Exact: others in the folder are the user's.
 bool is_run_file(const std::string& name);
 
 }  // namespace accelerate::detail

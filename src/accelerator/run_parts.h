@@ -35,6 +35,8 @@ std::string numbered_name(const std::string& stem, size_t number, const std::str
 std::string registered_name(size_t number);
 inline constexpr char kRandomStates[] = "random_states_", kScaler[] = "scaler.pt";
 std::string random_states_name(int process);
+/// A parameter among those of all models: "0.fc.weight".
+std::string parameter_key(size_t model, const std::string& name);
 /// One that Python passes over.
 inline constexpr char kOwnState[] = "accelerate_state.bin";
 

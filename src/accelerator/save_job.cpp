@@ -3,10 +3,10 @@
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "core/file.h"
@@ -44,19 +44,35 @@ Manifest join_reports(const SaveJob& job) {
       throw CheckpointError(fmt::format("process {}: {}", process, report["failure"].get<std::string>()));
     }
     for (const auto& record : report["files"]) manifest.files.push_back({record[0], record[1], record[2]});
-    fs::remove(file.name());
+    fs::remove(file.path());
   }
   return manifest;
 }
 
-/// Files that hooks have written belong to the checkpoint as well.
-void add_others(Manifest& manifest, const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool known =
-        std::any_of(manifest.files.begin(), manifest.files.end(), [&](const auto& record) { return record.name == name; });
-    if (!known && entry.is_regular_file()) manifest.files.push_back(record_of(folder.string(), name));
+/// Files that hooks have written belong to the checkpoint as well, also those in folders of theirs, at `path` from its top.
+void add_others(Manifest& manifest, const std::set<std::string>& known, const fs::path& top, const std::string& path = "") {
+  for (const auto& entry : fs::directory_iterator(top / path)) {
+    const std::string name = (fs::path(path) / entry.path().filename()).string();
+    if (entry.is_symlink() || known.contains(name)) continue;
+    if (entry.is_directory()) {
+      add_others(manifest, known, top, name);
+    } else if (entry.is_regular_file()) {
+      manifest.files.push_back(settled_record_of(top.string(), name));
+    }
   }
+  if (!path.empty()) sync_folder_entries(top / path);
+}
+
+/// The names of the files of the checkpoint that is there; empty when nothing tells.
+std::set<std::string> files_of(const fs::path& folder) {
+  std::set<std::string> names;
+  try {
+    if (const auto manifest = read_manifest(folder)) {
+      for (const auto& record : manifest->files) names.insert(record.name);
+    }
+  } catch (const Error&) {  // a damaged one tells nothing
+  }
+  return names;
 }
 
 }  // namespace
@@ -95,9 +111,15 @@ std::string SaveJob::await_reports(const std::atomic<bool>& give_up) const {
 std::string SaveJob::put_together() const {
   try {
     Manifest manifest = join_reports(*this);
-    add_others(manifest, staged->path());
+    std::set<std::string> known;
+    for (const auto& record : manifest.files) known.insert(record.name);
+    add_others(manifest, known, staged->path());
     write_text(staged->path() / kManifestName, manifest_text(manifest));
-    staged->commit(is_run_file);
+    // Not by trust in the reports: on a network file system, or with a second run in the same place, files may be gone.
+    if (const auto defect = find_defect(staged->path(), manifest); !defect.empty())
+      throw CheckpointError(fmt::format("{} is not whole: {}.", staged->path().string(), defect));
+    const auto before = files_of(staged->target());
+    staged->commit([&](const std::string& name) { return before.contains(name) || is_run_file(name); });
   } catch (const std::exception& error) {
     return error.what();
   }

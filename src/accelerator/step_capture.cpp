@@ -113,7 +113,6 @@ void StepCapture::begin() {
     keep_parameters(model->parameters());
     for (const auto& buffer : model->module().buffers()) buffers_.push_back(buffer);
     for (auto& module : model->module().modules()) modules_.push_back(std::move(module));
-    if (model->data_parallel()) parallel_.push_back(model->data_parallel());
   }
   for (const auto& optimizer : parts_->optimizers) keep_parameters(optimizer.parameters());
 }
@@ -124,6 +123,11 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
     return {};
   }
   if (!parts_) begin();
+  // One that was frozen as a whole synchronises from when it is trained.
+  for (const auto& model : parts_->models) {
+    const auto& parallel = model->data_parallel();
+    if (parallel && std::find(parallel_.begin(), parallel_.end(), parallel) == parallel_.end()) parallel_.push_back(parallel);
+  }
   if (!recorder_) {
     run_eagerly(nullptr, call);
     return {};
@@ -156,13 +160,16 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
   return {};
 }
 
-bool StepCapture::all_agree(const std::array<int64_t, 2>& about) const {
+bool StepCapture::all_agree(const std::array<int64_t, 2>& about, bool recorded) const {
   // With join_uneven_inputs a process may have ended its data, and nothing is recorded.
   const bool joined = std::any_of(parallel_.begin(), parallel_.end(), [](const auto& model) { return model->joined(); });
   if (!parts_->state.use_distributed() || joined) return true;
   std::array<int64_t, 4> both = {about[0], -about[0], about[1], -about[1]};
   at::Tensor most = at::from_blob(both.data(), {4}, at::TensorOptions().dtype(at::kLong));
-  parts_->state.communicator()->all_reduce(most, c10d::ReduceOp::MAX, "a captured step", where_);
+  Communicator& peers = *parts_->state.communicator();
+  // Where a recording broke off, fewer calls were made.
+  if (recorded) peers.align_calls("a captured step", where_);
+  peers.all_reduce(most, c10d::ReduceOp::MAX, "a captured step", where_);
   return both[0] == -both[1] && both[2] == -both[3];
 }
 
@@ -198,8 +205,10 @@ std::string StepCapture::kind_of(const StepCall& call) const {
   for (const auto& parameter : parameters_)
     kind += static_cast<char>('a' + 2 * parameter.requires_grad() + parameter.grad().defined());
   for (const auto& module : modules_) kind += module->is_training() ? 't' : 'e';
-  for (const auto& model : parallel_)
+  for (const auto& model : parallel_) {
     kind += static_cast<char>('a' + 4 * model->joined() + 2 * model->syncs().gradients + model->syncs().buffers);
+    append_bytes(kind, model->rebuilds());  // the memory of buckets is another one
+  }
   append_bytes(kind, c10::GradMode::is_enabled());
   append_bytes(kind, c10::InferenceMode::is_enabled());
   append_bytes(kind, at::autocast::is_autocast_enabled(device_.type()));
@@ -281,7 +290,7 @@ bool StepCapture::record(Kind& kind, const StepCall& call) {
     reason = "after " + watch.last() + " it throws what is no exception of the standard";
   }
   // Together or not at all.
-  if (!all_agree({reason.empty(), 0}) && reason.empty()) reason = "another process could not record it";
+  if (!all_agree({reason.empty(), 0}, /*recorded=*/true) && reason.empty()) reason = "another process could not record it";
   // What it counted is counted when it is launched.
   parts_->gradients->set_step(step);
   parts_->gradients->set_sync_gradients(sync);
@@ -444,7 +453,7 @@ std::vector<DataParallel::Syncs> StepCapture::syncs() const {
 }
 
 void StepCapture::set_syncs(const std::vector<DataParallel::Syncs>& syncs) const {
-  for (size_t i = 0; i < parallel_.size(); ++i) parallel_[i]->set_syncs(syncs[i]);
+  for (size_t i = 0; i < syncs.size(); ++i) parallel_[i]->set_syncs(syncs[i]);
 }
 
 void StepCapture::tell(const std::string& reason) {

@@ -82,7 +82,7 @@ class StepCapture {
   std::vector<DataParallel::Syncs> syncs() const;
   void set_syncs(const std::vector<DataParallel::Syncs>& syncs) const;
   /// Whether all processes are about to do the same; without asking where there is one.
-  bool all_agree(const std::array<int64_t, 2>& about) const;
+  bool all_agree(const std::array<int64_t, 2>& about, bool recorded = false) const;
   void tell(const std::string& reason);
 
   std::function<RunParts()> find_parts_;

@@ -83,8 +83,7 @@ void check_names(const torch::nn::Module& model, const DeviceMap& device_map, co
   const std::set<std::string> known(names.begin(), names.end());
   for (const auto& entry : device_map) {
     if (entry.first.empty() || known.contains(entry.first)) continue;
-    const std::string advice =
-        names.empty() ? "; the model has none" : ". The closest is '" + closest_name(entry.first, names) + "'";
+    const std::string advice = names.empty() ? "; the model has none" : closest_hint(entry.first, names, "'", "'");
     throw UsageError("The device map has a place for '" + entry.first + "', but the model has no module or tensor of that name" +
                      advice + ".");
   }

@@ -37,7 +37,7 @@ DevicePacker::DevicePacker(const ModulePart& model, const MaxMemory& limits, std
 }
 
 template <typename... Args>
-void DevicePacker::say(const char* pattern, const Args&... args) const {
+void DevicePacker::say(FormatStringFor<Args...> pattern, const Args&... args) const {
   if (options_.verbose) get_logger("accelerate", LogLevel::info).info(pattern, args...);
 }
 

@@ -2,6 +2,7 @@
 
 #include <accelerate/big_model/device_map.h>
 #include <accelerate/big_model/max_memory.h>
+#include <accelerate/core/format.h>
 
 #include <deque>
 #include <map>
@@ -65,7 +66,7 @@ class DevicePacker {
   void take_out(const ModulePart& part);
   void go_on(const ModulePart& part, const Ties& ties);
   template <typename... Args>
-  void say(const char* pattern, const Args&... args) const;
+  void say(FormatStringFor<Args...> pattern, const Args&... args) const;
 
   std::vector<Place> places_;
   std::map<Place, double> limits_;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
 #include <accelerate/core/logging.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -169,21 +170,35 @@ at::Tensor Dispatcher::storage_of(const Weight& weight) const {
   return bytes;
 }
 
+void Dispatcher::set_data(Weight& weight, const at::Tensor& elements) {
+  const bool one = weight.group->is_one_tensor();
+  for (const auto& each : weight.group->weights) {
+    // Views of one memory keep their own layouts.
+    weight.data.push_back(one ? elements : tensor_on(elements.storage(), each.tensor, each.tensor.scalar_type()));
+    const at::ScalarType dtype = weight.data.back().scalar_type();
+    if (!each.tensor.requires_grad() || at::isFloatingType(dtype) || at::isComplexType(dtype)) continue;
+    throw UsageError(
+        fmt::format("{} requires gradients, which {} cannot have. Choose a floating-point dtype, or freeze it first.", each.name,
+                    c10::toString(dtype)));
+  }
+}
+
 void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
   const at::Tensor& tensor = weight.group->tensor();
   if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::record_of(tensor))
     return;
   if (!weight.group->is_one_tensor()) {
-    weight.resident = storage_of(weight).to(device);
+    set_data(weight, storage_of(weight).to(device));
   } else if (!converts(weight) && device.is_cpu() && may_map(*weight.stored)) {
-    weight.resident = residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype);
+    set_data(weight, residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype));
   } else if (converts(weight) && (device.is_cpu() || device.is_meta())) {
-    weight.resident = value_of(weight).to(device);
+    set_data(weight, value_of(weight).to(device));
   } else {
-    weight.resident = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
+    const at::Tensor elements = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
+    set_data(weight, elements);
     auto home = converts(weight) ? residency::home_in_memory(residency::bytes_of(value_of(weight).contiguous()))
                                  : home_at(*weight.stored);
-    if (!device.is_meta()) loads_[device].push_back({std::move(home), residency::bytes_of(weight.resident)});
+    if (!device.is_meta()) loads_[device].push_back({std::move(home), residency::bytes_of(elements)});
   }
 }
 
@@ -226,17 +241,19 @@ void Dispatcher::prepare_on_host(Weight& weight) {
 
 void Dispatcher::prepare_on_disk(Weight& weight) {
   const WeightGroup& group = *weight.group;
-  StoredTensor written;
+  OffloadWriter::Written written;
   const StoredTensor* place = weight.written ? weight.written : weight.stored;
   if (!weight.written && converts(weight)) {
     written = writer(group.name()).write(name_on_disk(group), group.is_one_tensor() ? value_of(weight) : storage_of(weight));
-    place = &written;
+    place = &written.tensor;
   }
   if (is_mapped(weight)) {
-    weight.resident = residency::mapped_tensor(place->file, place->offset, place->shape, place->dtype);
+    const std::string& file = written.staged.empty() ? place->file : written.staged;
+    set_data(weight, residency::mapped_tensor(file, place->offset, place->shape, place->dtype));
   } else {
-    const bool ours = place == &written || (weight.written && is_own_file(*place));
-    weight.home = ours ? residency::home_of_file(place->file, place->bytes(), /*writable=*/true) : home_at(*place);
+    const bool ours = place == &written.tensor || (weight.written && is_own_file(*place));
+    weight.home =
+        ours ? residency::home_of_file(place->file, place->bytes(), /*writable=*/true, written.staged) : home_at(*place);
   }
 }
 
@@ -253,16 +270,6 @@ void Dispatcher::read_all() {
     carriers.carry(transfer, true);
     transfer->finish();
     if (lane) lane->synchronize();
-  }
-}
-
-void Dispatcher::commit(const Weight& weight, const at::Tensor& elements) {
-  const bool one = weight.group->is_one_tensor();
-  for (const auto& each : weight.group->weights) {
-    // Views of one memory keep their own layouts.
-    const at::Tensor own = one ? elements : tensor_on(elements.storage(), each.tensor, each.tensor.scalar_type());
-    residency::make_real(each.tensor, own);
-    residency::set_key(each.tensor, weight.home != nullptr);
   }
 }
 
@@ -310,24 +317,24 @@ uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {
 }
 
 std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
-  std::vector<std::pair<std::string, std::vector<const Weight*>>> units;
+  std::vector<std::vector<Weight*>> units;
   std::unordered_map<std::string, size_t> places;
-  for (const auto& weight : weights_) {
+  for (auto& weight : weights_) {
     if (!weight.home) continue;
     const auto [place, fresh] = places.try_emplace(weight.group->unit, units.size());
-    if (fresh) units.push_back({weight.group->unit, {}});
-    units[place->second].second.push_back(&weight);
+    if (fresh) units.emplace_back();
+    units[place->second].push_back(&weight);
   }
   if (units.empty()) return nullptr;
   auto pager = std::make_shared<residency::Pager>(
       residency::PagerOptions{.device = main_device_, .budget = budget, .threads = reading_threads()});
   residency::intercept_operators();
-  for (const auto& [name, weights] : units) {
+  for (const auto& weights : units) {
     std::vector<residency::Pager::NewWeight> managed;
-    for (const Weight* weight : weights) {
+    for (Weight* weight : weights) {
       const auto storage = absent_storage(weight->home->size(), main_device_);
       managed.push_back({weight->group->name(), storage, weight->home});
-      commit(*weight, tensor_on(storage, weight->group->tensor(), weight->dtype));
+      set_data(*weight, tensor_on(storage, weight->group->tensor(), weight->dtype));
     }
     pager->add_unit(std::move(managed));
   }
@@ -349,33 +356,42 @@ std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
       prepare_on_host(weight);
     }
   }
-  if (writer_) writer_->finish();
-  writer_.reset();
   read_all();
-  for (const auto& weight : weights_) {
-    if (weight.resident.defined()) commit(weight, weight.resident);
-  }
   auto core = std::make_shared<DispatchCore>();
   core->map = map_;
   core->main_device = main_device_;
   core->pager = make_pager(bytes);
   prepare_calls(*core);
+  if (writer_) writer_->stage_index();
+  // Here ends what can fail.
+  if (writer_) writer_->finish();
+  writer_.reset();
+  commit(core->crosses_devices);
   return core;
 }
 
 void Dispatcher::prepare_calls(DispatchCore& core) const {
   std::set<Place> devices;
   for (const auto& weight : weights_) {
-    if (weight.group->storage_bytes() > 0) devices.insert(weight.group->tensor().device());
+    const at::Tensor& tensor = weight.data.empty() ? weight.group->tensor() : weight.data[0];
+    if (weight.group->storage_bytes() > 0) devices.insert(tensor.device());
   }
   core.crosses_devices = devices.size() > 1;
   core.input_device = devices.size() == 1 ? devices.begin()->device() : main_device_;
   core.skip_keys = options_.skip_keys;
   if (core.crosses_devices) residency::intercept_operators();
+}
+
+void Dispatcher::commit(bool crosses_devices) const {
+  // Bytes alone change hands: those of a weight that was offloaded before are not paged in for it.
+  const c10::impl::ExcludeDispatchKeyGuard unseen(residency::kKey);
   for (const auto& weight : weights_) {
-    if (weight.home) continue;
-    // Operators go to where a parameter is; buffers, such as masks, come to what they are used with.
-    for (const auto& each : weight.group->weights) residency::set_key(each.tensor, core.crosses_devices && !each.buffer);
+    for (size_t i = 0; i < weight.group->weights.size(); ++i) {
+      const auto& [name, tensor, buffer] = weight.group->weights[i];
+      if (!weight.data.empty()) residency::make_real(tensor, weight.data[i]);
+      // Operators go to where a parameter is; buffers, such as masks, come to what they are used with.
+      residency::set_key(tensor, weight.home || (crosses_devices && !buffer));
+    }
   }
 }
 

@@ -35,8 +35,8 @@ class DispatchCore {
 /// Whether a weight is of one of these modules: whole names, or parts of them that end with a component.
 bool is_kept_in_float32(const std::string& name, const std::vector<std::string>& modules);
 
-/// Puts the weights of a model into their places. First everything is decided, read and written; only then the model is changed,
-/// which cannot fail.
+/// Puts the weights of a model into their places. First all that can fail: files are opened, read and staged, memory is taken,
+/// threads are started. Only then staged files are renamed and the model is changed.
 class Dispatcher {
  public:
   Dispatcher(const torch::nn::Module& module, DeviceMap map, const DispatchOptions& options);
@@ -60,8 +60,8 @@ class Dispatcher {
   struct Weight {
     const WeightGroup* group;
     const StoredTensor* stored = nullptr;
-    /// What it will be; for a group that is not one tensor, its storage as bytes.
-    at::Tensor resident = {};
+    /// What each tensor of the group gets, without bytes where it is offloaded; none when they stay as they are.
+    std::vector<at::Tensor> data = {};
     std::shared_ptr<residency::WeightHome> home = {};  // of one that is offloaded
     const StoredTensor* written = nullptr;             // where the folder for offloaded weights has it already
     at::ScalarType dtype = at::kFloat;
@@ -82,19 +82,22 @@ class Dispatcher {
   /// All elements of a group on the CPU as they will be.
   at::Tensor value_of(const Weight& weight) const;
   at::Tensor storage_of(const Weight& weight) const;
+  /// What its tensors will be: `elements`, or for a group that is not one tensor, views of their storage. UsageError when one
+  /// cannot be that.
+  static void set_data(Weight& weight, const at::Tensor& elements);
   void prepare_resident(Weight& weight, c10::Device device);
   void prepare_on_disk(Weight& weight);
   void prepare_on_host(Weight& weight);
   std::shared_ptr<residency::WeightHome> home_at(const StoredTensor& stored);
   void read_all();
   OffloadWriter& writer(const std::string& weight);
-  /// Changes the model.
-  void commit(const Weight& weight, const at::Tensor& elements);
   /// What offloaded weights may take.
   uint64_t budget(std::optional<uint64_t> limit) const;
   std::shared_ptr<residency::Pager> make_pager(uint64_t budget);
-  /// What calls have to know of where the weights have come to.
+  /// What calls have to know of where the weights come to.
   void prepare_calls(DispatchCore& core) const;
+  /// Changes the model. Nothing in it can fail.
+  void commit(bool crosses_devices) const;
   /// Whether it is one that goes to disk.
   bool goes_to_disk(const Weight& weight) const;
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "checkpoint/offload_index.h"
+#include "core/escaped.h"
 
 namespace accelerate {
 namespace {
@@ -27,7 +28,7 @@ std::vector<StoredTensor> offloaded_before(const std::string& folder) {
   try {
     return list_offloaded(folder);
   } catch (const CheckpointError& error) {
-    get_logger("accelerate").warning("The offloaded weights in {} cannot be used: {}", folder, error.what());
+    get_logger("accelerate").warning("The offloaded weights in {} cannot be used: {}", escaped(folder), error.what());
     return {};
   }
 }

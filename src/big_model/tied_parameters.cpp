@@ -1,10 +1,38 @@
 #include <accelerate/big_model/tied_parameters.h>
+#include <accelerate/core/error.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 
 #include "big_model/module_tensors.h"
+#include "distributed/tensor_text.h"
 
 namespace accelerate {
+namespace {
+
+/// A module's own list of parameters. C++ gives access to a protected member through the name of a derived class.
+struct ParametersOf : torch::nn::Module {
+  static torch::OrderedDict<std::string, at::Tensor>& list(torch::nn::Module& module) {
+    return module.*&ParametersOf::parameters_;
+  }
+};
+
+}  // namespace
+
+void tie_weights(torch::nn::Module& module, at::Tensor& member, const at::Tensor& shared) {
+  for (auto& item : ParametersOf::list(module)) {
+    if (!item.value().is_same(member)) continue;
+    if (!shared.defined() || shared.sizes() != member.sizes()) {
+      throw UsageError("tie_weights was given " + item.key() + " of " + module.name() + ", " + describe(member) + ", and " +
+                       describe(shared) + " to share: expected the same shape.");
+    }
+    item.value() = member = shared;
+    return;
+  }
+  throw UsageError("tie_weights was given a tensor that is no parameter which " + module.name() +
+                   " itself has registered. Give the module that has it, as in tie_weights(*head, head->weight, "
+                   "embedding->weight).");
+}
 
 std::vector<std::vector<std::string>> find_tied_parameters(const torch::nn::Module& model) {
   SameTensors same;

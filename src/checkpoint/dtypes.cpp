@@ -3,6 +3,7 @@
 #include <accelerate/core/error.h>
 #include <fmt/format.h>
 
+#include "core/escaped.h"
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
@@ -15,7 +16,7 @@ at::ScalarType scalar_type_of(const DtypeFacts& facts, const std::string& file, 
     if (facts_of(dtype) == &facts) return dtype;
   }
   throw CheckpointError(
-      fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", tensor, file, facts.name));
+      escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", tensor, file, facts.name)));
 }
 
 }  // namespace accelerate

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/crc32.h"
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/in_parallel.h"
 
@@ -50,6 +51,9 @@ struct FileReading {
   }
 };
 
+// A checkpoint may have more files than a process may open: one for each of a thousand ranks.
+constexpr size_t kFilesAtOnce = 32;
+
 /// The blocks of all files, shared out among threads.
 void read_all(std::vector<FileReading>& files, bool summed) {
   std::vector<std::pair<FileReading*, size_t>> blocks;
@@ -80,27 +84,40 @@ class KeptSource final : public ByteSource {
 }  // namespace
 
 bool FolderFiles::contains(const std::string& name) const {
+  if (kept_.contains(name)) return true;
   std::error_code problem;
-  return kept_.contains(name) || std::filesystem::exists(folder_ / name, problem);
+  const bool there = std::filesystem::exists(folder_ / name, problem);
+  if (problem) throw FileAccessError(fmt::format("Cannot look for {}: {}.", (folder_ / name).string(), problem.message()));
+  return there;
 }
 
 std::string FolderFiles::verify(const Manifest& manifest, const std::function<bool(const std::string&)>& keeps) {
   if (std::string defect = find_defect(folder_, manifest); !defect.empty()) return defect;
+  const std::span<const FileRecord> records(manifest.files);
+  for (size_t begin = 0; begin < records.size(); begin += kFilesAtOnce) {
+    const auto some = records.subspan(begin, std::min(kFilesAtOnce, records.size() - begin));
+    if (std::string defect = verify(some, keeps); !defect.empty()) return defect;
+  }
+  return "";
+}
+
+std::string FolderFiles::verify(std::span<const FileRecord> records, const std::function<bool(const std::string&)>& keeps) {
   std::vector<FileReading> files;
   try {
-    for (const auto& record : manifest.files) {
+    for (const auto& record : records) {
       auto input = std::make_unique<InputFile>(folder_ / record.name);
       auto memory = keeps(record.name) ? memory_for(input->size()) : nullptr;
       files.push_back({record.name, std::move(input), std::move(memory)});
     }
     read_all(files, /*summed=*/true);
+  } catch (const FileAccessError&) {
+    throw;
   } catch (const Error& error) {
     return error.what();
   }
   for (size_t i = 0; i < files.size(); ++i) {
-    const auto& record = manifest.files[i];
-    if (files[i].input->size() != record.bytes || files[i].sum() != record.crc32)
-      return fmt::format("{} is damaged: its content is not what was saved", record.name);
+    if (files[i].input->size() != records[i].bytes || files[i].sum() != records[i].crc32)
+      return fmt::format("{} is damaged: its content is not what was saved", escaped(records[i].name));
   }
   for (const auto& file : files) {
     if (file.bytes) kept_[file.name] = {file.bytes, file.input->size(), /*verified=*/true};

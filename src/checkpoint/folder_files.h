@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,12 @@ class FolderFiles {
   explicit FolderFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
   const std::filesystem::path& folder() const { return folder_; }
+  /// FileAccessError when it cannot be known.
   bool contains(const std::string& name) const;
 
   /// Compares all files with the manifest. Returns what is wrong with one: it is missing, of another size, or its content is not
-  /// what was saved; empty when nothing is. Those that `keeps` says yes to, by their name, stay in memory.
+  /// what was saved; empty when nothing is. Those that `keeps` says yes to, by their name, stay in memory. FileAccessError when
+  /// the system does not let us read one. Few files are open at a time.
   std::string verify(const Manifest& manifest, const std::function<bool(const std::string&)>& keeps);
   /// Reads those of `names` that are there and not kept yet. One that cannot be read, or that there is no memory for, is left
   /// to `open`.
@@ -31,6 +34,8 @@ class FolderFiles {
   std::unique_ptr<ByteSource> open(const std::string& name) const;
 
  private:
+  std::string verify(std::span<const FileRecord> records, const std::function<bool(const std::string&)>& keeps);
+
   struct Kept {
     std::shared_ptr<char> bytes;
     uint64_t size = 0;

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/escaped.h"
 #include "core/file.h"
 
 namespace accelerate {
@@ -16,12 +17,12 @@ using nlohmann::json;
 constexpr uint64_t kLargestManifest = uint64_t{64} << 20;
 
 [[noreturn]] void refuse_manifest(const std::string& file, const std::string& why) {
-  throw CheckpointError(fmt::format("{} is not a manifest of a checkpoint: {}.", file, why));
+  throw CheckpointError(escaped(fmt::format("{} is not a manifest of a checkpoint: {}.", file, why)));
 }
 
 FileRecord parse_record(const std::string& name, const json& record, const std::string& file) {
-  if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
-    refuse_manifest(file, fmt::format("'{}' is no name of a file beside it", name));
+  for (const auto& part : std::filesystem::path(name + "/")) {
+    if (part == ".." || part == "." || part == "/") refuse_manifest(file, fmt::format("'{}' is no file below its folder", name));
   }
   if (!record.is_object() || !record.contains("bytes") || !record["bytes"].is_number_unsigned() || !record.contains("crc32") ||
       !record["crc32"].is_number_unsigned() || record["crc32"].get<uint64_t>() > UINT32_MAX) {
@@ -34,7 +35,15 @@ FileRecord parse_record(const std::string& name, const json& record, const std::
 
 std::string manifest_text(const Manifest& manifest) {
   json files = json::object();
-  for (const auto& record : manifest.files) files[record.name] = {{"bytes", record.bytes}, {"crc32", record.crc32}};
+  for (const auto& record : manifest.files) {
+    files[record.name] = {{"bytes", record.bytes}, {"crc32", record.crc32}};
+    try {
+      json(record.name).dump();
+    } catch (const json::exception&) {
+      throw CheckpointError(fmt::format("A checkpoint holds a file whose name is not UTF-8: {}. Give it another one.",
+                                        json(record.name).dump(-1, ' ', true, json::error_handler_t::replace)));
+    }
+  }
   return json{{"format", 1}, {"num_processes", manifest.num_processes}, {"files", files}}.dump(2) + "\n";
 }
 
@@ -56,7 +65,9 @@ Manifest parse_manifest(const std::string& text, const std::string& file) {
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / kManifestName;
   std::error_code problem;
-  if (!std::filesystem::exists(path, problem)) return std::nullopt;
+  const bool there = std::filesystem::exists(path, problem);
+  if (problem) throw FileAccessError(fmt::format("Cannot look for {}: {}.", path.string(), problem.message()));
+  if (!there) return std::nullopt;
   const InputFile file(path);
   if (file.size() > kLargestManifest) refuse_manifest(file.name(), "it is too large to be one");
   std::string text(file.size(), '\0');
@@ -68,8 +79,11 @@ std::string find_defect(const std::filesystem::path& folder, const Manifest& man
   for (const auto& record : manifest.files) {
     std::error_code problem;
     const auto bytes = std::filesystem::file_size(folder / record.name, problem);
-    if (problem) return fmt::format("{} is missing", record.name);
-    if (bytes != record.bytes) return fmt::format("{} has {} bytes instead of {}", record.name, bytes, record.bytes);
+    if (problem && problem != std::errc::no_such_file_or_directory && problem != std::errc::not_a_directory &&
+        problem != std::errc::is_a_directory && problem != std::errc::not_supported)
+      throw FileAccessError(fmt::format("Cannot look at {}: {}.", (folder / record.name).string(), problem.message()));
+    if (problem) return fmt::format("{} is missing", escaped(record.name));
+    if (bytes != record.bytes) return fmt::format("{} has {} bytes instead of {}", escaped(record.name), bytes, record.bytes);
   }
   return "";
 }

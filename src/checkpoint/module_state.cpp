@@ -7,6 +7,7 @@
 
 #include "checkpoint/module_fit.h"
 #include "checkpoint/tensor_file.h"
+#include "core/escaped.h"
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
@@ -26,7 +27,7 @@ void add_module(const torch::nn::Module& module, const std::string& prefix, Tens
 std::string listed(const char* title, const std::vector<std::string>& names) {
   if (names.empty()) return "";
   std::string text = std::string("\n  ") + title + ":";
-  for (const auto& name : names) text += " " + name;
+  for (const auto& name : names) text += " " + escaped(name);
   return text;
 }
 

@@ -9,12 +9,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/dtypes.h"
 #include "checkpoint/offload_index.h"
 #include "checkpoint/staged_folder.h"
+#include "core/escaped.h"
 #include "core/file.h"
 #include "distributed/plain_tensor.h"
 
@@ -44,21 +46,22 @@ StoredTensor find_in_file(const std::string& name, const Index& entry, const std
     return tensor;
   }
   throw CheckpointError(
-      fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file));
+      escaped(fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file)));
 }
 
 StoredTensor find_own_file(const std::string& name, const Index& entry, const std::string& folder) {
   const std::string dtype = entry.at("dtype").get<std::string>();
   const auto* facts = find_dtype(dtype);
   if (!facts)
-    throw CheckpointError(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype));
+    throw CheckpointError(
+        escaped(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype)));
   StoredTensor tensor{.name = name,
                       .dtype = scalar_type_of(*facts, index_path(folder).string(), name),
                       .shape = entry.at("shape").get<std::vector<int64_t>>(),
                       .file = (fs::path(folder) / (name + ".dat")).string()};
   const uint64_t size = InputFile(tensor.file).size();
   if (size != tensor.bytes()) {
-    throw CheckpointError(fmt::format("{} has {} bytes; its index asks for {}.", tensor.file, size, tensor.bytes()));
+    throw CheckpointError(escaped(fmt::format("{} has {} bytes; its index asks for {}.", tensor.file, size, tensor.bytes())));
   }
   return tensor;
 }
@@ -87,7 +90,7 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
       tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder)
                                                            : find_own_file(name, entry, folder));
     } catch (const Index::exception&) {
-      throw CheckpointError(fmt::format("{}: what it says of {} is no weight.", index_path(folder).string(), name));
+      throw CheckpointError(escaped(fmt::format("{}: what it says of {} is no weight.", index_path(folder).string(), name)));
     }
   }
   return tensors;
@@ -96,43 +99,49 @@ std::vector<StoredTensor> list_offloaded(const std::string& folder) {
 FolderLock::FolderLock(const std::string& folder) {
   make_folder(folder);
   descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor_ < 0 || flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  if (descriptor_ < 0) throw CheckpointError(fmt::format("Cannot open {}: {}.", folder, std::strerror(errno)));
+  if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   get_logger("accelerate").info("Another process writes to {}: waiting for it.", folder);
   while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }
 
 FolderLock::~FolderLock() {
-  if (descriptor_ < 0) return;
   flock(descriptor_, LOCK_UN);  // children of a fork may have it open too
   close(descriptor_);
 }
+
+void FolderLock::sync() const { fsync(descriptor_); }
 
 OffloadWriter::OffloadWriter(std::string folder) : folder_(std::move(folder)), lock_(folder_) {
   std::error_code problem;
   if (fs::exists(index_path(folder_), problem)) read_index(folder_);  // an error now, and not when all is written
 }
 
-StoredTensor OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
-  if (name.find('/') != std::string::npos)
-    throw CheckpointError(fmt::format("The weight '{}' cannot be a file of that name.", name));
-  const at::Tensor elements = plain(tensor.cpu());
-  StoredTensor stored{.name = name,
-                      .dtype = tensor.scalar_type(),
-                      .shape = tensor.sizes().vec(),
-                      .file = (fs::path(folder_) / (name + ".dat")).string()};
-  const auto* bytes = static_cast<const char*>(elements.const_data_ptr());
-  // What is there already stays: a process that offloaded the same model before us reads it, and would take another for a change.
-  if (!has_bytes(stored.file, bytes, elements.nbytes())) {
-    OutputFile file(stored.file);
-    file.write(bytes, elements.nbytes());
-    file.commit();
-  }
-  written_.push_back(stored);
-  return stored;
+OutputFile& OffloadWriter::stage(const std::string& path) {
+  if (fs::is_directory(fs::symlink_status(path))) throw CheckpointError("Cannot write " + path + ": a folder has that name.");
+  return *staged_.emplace_back(std::make_unique<OutputFile>(path));
 }
 
-void OffloadWriter::finish() {
+OffloadWriter::Written OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
+  if (name.find('/') != std::string::npos)
+    throw CheckpointError(escaped(fmt::format("The weight '{}' cannot be a file of that name.", name)));
+  const at::Tensor elements = plain(tensor.cpu());
+  const StoredTensor stored{.name = name,
+                            .dtype = tensor.scalar_type(),
+                            .shape = tensor.sizes().vec(),
+                            .file = (fs::path(folder_) / (name + ".dat")).string()};
+  written_.push_back(stored);
+  const auto* bytes = static_cast<const char*>(elements.const_data_ptr());
+  // What is there already stays: a process that offloaded the same model before us reads it, and would take another for a change.
+  if (has_bytes(stored.file, bytes, elements.nbytes())) return {.tensor = stored};
+  OutputFile& file = stage(stored.file);
+  file.write(bytes, elements.nbytes());
+  file.settle();
+  return {.tensor = stored, .staged = file.staged().string()};
+}
+
+void OffloadWriter::stage_index() {
   std::error_code problem;
   const bool exists = fs::exists(index_path(folder_), problem);
   if (exists && written_.empty()) return;
@@ -141,14 +150,21 @@ void OffloadWriter::finish() {
     index[tensor.name] = {{"dtype", facts_of(tensor.dtype)->name}, {"shape", tensor.shape}};
   }
   const std::string text = index.dump(2);
-  OutputFile file(index_path(folder_));
+  OutputFile& file = stage(index_path(folder_).string());
   file.write(text.data(), text.size());
-  file.commit();
+  file.settle();
+}
+
+void OffloadWriter::finish() {
+  for (const auto& file : staged_) file->place();  // the index is the last
+  lock_.sync();
+  staged_.clear();
 }
 
 void offload_state_dict(const std::string& folder, const TensorDict& weights) {
   OffloadWriter writer(folder);
   for (const auto& [name, tensor] : weights) writer.write(name, tensor);
+  writer.stage_index();
   writer.finish();
 }
 

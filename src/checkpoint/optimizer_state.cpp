@@ -40,6 +40,18 @@ void visit_absent_option(StateFields& fields, std::string_view name) {
       });
 }
 
+/// What an optimizer of LibTorch does always or never, and Python's by an option.
+void visit_fixed_option(StateFields& fields, std::string_view name, bool is_on) {
+  fields(
+      name, [is_on] { return Value(is_on); },
+      [name, is_on](const Value& value) -> std::function<void()> {
+        if (value.get<bool>() != is_on) {
+          throw UsageError(fmt::format("{} is {}, and in this optimizer of LibTorch it is {}.", name, !is_on, is_on));
+        }
+        return [] {};
+      });
+}
+
 void visit_betas(StateFields& fields, std::tuple<double, double>& betas) {
   fields(
       "betas",
@@ -65,7 +77,7 @@ void visit_adam_options(Options& options, StateFields& fields, bool decoupled) {
   fields.constant("capturable", false);
   fields.constant("differentiable", false);
   fields.constant("fused", {});
-  fields.constant("decoupled_weight_decay", decoupled);
+  visit_fixed_option(fields, "decoupled_weight_decay", decoupled);
 }
 
 void visit_options(torch::optim::AdamOptions& options, StateFields& fields) { visit_adam_options(options, fields, false); }
@@ -197,15 +209,33 @@ void visit_tensors(StateFields& fields, std::string_view name, std::deque<at::Te
       });
 }
 
-void visit_state(torch::optim::LBFGSParamState& state, StateFields& fields, const at::Tensor& parameter) {
-  fields("func_evals", state.func_evals());
-  fields("n_iter", state.n_iter());
+void visit_al(torch::optim::LBFGSParamState& state, StateFields& fields, const at::Tensor& parameter) {
   fields(
       "al", [&] { return state.al() ? list_of(*state.al()) : Value(); },
       [&](const Value& value) {
         auto read = value.is_none() ? std::nullopt : std::optional(read_tensors<std::vector<at::Tensor>>(value, parameter));
         return [&state, read = std::move(read)] { state.al(read); };
       });
+}
+
+/// A tensor of one number, which Python begins with a plain 1 for.
+void visit_scalar(StateFields& fields, std::string_view name, at::Tensor& variable, const at::Tensor& like) {
+  if (!fields.reads() && !variable.defined()) return;
+  fields(
+      name, [&] { return Value(variable); },
+      [&](const Value& value) {
+        const bool is_tensor = value.kind() == Value::Kind::tensor;
+        auto read = is_tensor ? value.as<at::Tensor>().to(like.options(), /*non_blocking=*/false, /*copy=*/true)
+                              : at::scalar_tensor(value.get<double>(), like.options());
+        return [&variable, read] { variable = read; };
+      });
+}
+
+void visit_state(torch::optim::LBFGSParamState& state, StateFields& fields, const at::Tensor& parameter) {
+  fields("func_evals", state.func_evals());
+  fields("n_iter", state.n_iter());
+  // Python makes it where it is absent, and uses whatever else is there.
+  if (fields.reads() || state.al()) visit_al(state, fields, parameter);
   fields("d", state.d(), parameter);
   fields(
       "t", [&] { return Value(state.t()); },
@@ -216,7 +246,7 @@ void visit_state(torch::optim::LBFGSParamState& state, StateFields& fields, cons
   visit_tensors(fields, "old_dirs", state.old_dirs(), parameter);
   visit_tensors(fields, "old_stps", state.old_stps(), parameter);
   visit_tensors(fields, "ro", state.ro(), parameter);
-  fields("H_diag", state.H_diag(), parameter);
+  visit_scalar(fields, "H_diag", state.H_diag(), parameter);
   fields("prev_flat_grad", state.prev_flat_grad(), parameter);
   fields("prev_loss", state.prev_loss());
 }

@@ -1,41 +1,69 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <functional>
 #include <string>
+
+#include "checkpoint/save_lock.h"
 
 namespace accelerate {
 
 /// A folder that is written aside and becomes visible all at once, in the place of one that may be there already. Until it is
 /// committed nothing of that one is touched; without it, nothing is left behind.
+///
+/// Where a file system cannot exchange two folders in one operation, the old one is first moved to `aside`.old; whoever dies in
+/// between leaves it there, and `recover` puts things right.
 class StagedFolder {
  public:
-  /// Makes an empty folder at `aside`, on the file system of `target`, and the folders above both. What another run left there
-  /// is removed. CheckpointError when it cannot be made.
-  StagedFolder(std::filesystem::path target, std::filesystem::path aside);
+  /// Makes an empty folder at `aside`, on the file system of `target`, and the folders above both. While it lives it has the
+  /// lock of the file `lock`. What a run that ended left there is recovered or removed. CheckpointError when it cannot be made,
+  /// another process has the lock, or `target` is not to be replaced: a file, or a folder with something mounted at or in it.
+  StagedFolder(std::filesystem::path target, std::filesystem::path aside, std::filesystem::path lock);
   ~StagedFolder();
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
 
   /// Where to write.
   const std::filesystem::path& path() const { return aside_; }
-  /// Makes it durable and puts it into its place. Of the folder that it replaces everything is kept that is not `replaced`, by
-  /// the name of an entry, and has no counterpart in this one.
+  /// Where it will be.
+  const std::filesystem::path& target() const { return target_; }
+  /// Makes it durable and puts it into its place, with the owner and permissions of the folder that it replaces. Everything in
+  /// that one is kept that is not `replaced`, by its path from there, and has no counterpart in this one. CheckpointError, with
+  /// the old folder as it was, when anything fails before the new one is in its place.
   void commit(const std::function<bool(const std::string&)>& replaced);
 
+  /// Puts right what a commit left that was cut short: the new folder is put into its place if it is whole, or else the old one
+  /// back. Nothing happens where nothing was left. CheckpointError when it cannot be done.
+  static void recover(const std::filesystem::path& target, const std::filesystem::path& aside);
+  /// Whether there is something to recover.
+  static bool is_interrupted(const std::filesystem::path& aside);
+
  private:
-  /// Whether it is there. CheckpointError when it is no folder.
+  /// Whether it is there.
   bool check_target() const;
+  void replace_target();
+  /// The folders above, which the lock lies in.
+  static std::filesystem::path with_parents(std::filesystem::path target, const std::filesystem::path& lock);
   /// Removes the folder that unfinished ones are in when this was the only one; what holds anything else is not removed.
   void remove_parent() const;
 
   std::filesystem::path target_, aside_;
+  SaveLock lock_;
+  dev_t device_ = 0;  // of the folder that was made, with its number: another run may put one of its own there
+  ino_t number_ = 0;
   bool committed_ = false;
 };
+
+/// The name of the folder, beside `name`, that a checkpoint is written to: a name that is as long as may be leaves it no room.
+std::string staging_name(const std::string& name);
 
 /// Makes a folder and those above it. CheckpointError when it cannot be made.
 void make_folder(const std::filesystem::path& folder);
 /// Makes what was renamed, made or removed in `folder` survive a loss of power. CheckpointError when that cannot be had.
 void sync_folder_entries(const std::filesystem::path& folder);
+/// Where something is mounted in or at `folder`; empty when nothing is.
+std::filesystem::path mounted_in(const std::filesystem::path& folder);
 
 }  // namespace accelerate

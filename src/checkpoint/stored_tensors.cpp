@@ -12,6 +12,7 @@
 #include "checkpoint/dtypes.h"
 #include "checkpoint/offload_index.h"
 #include "checkpoint/tensor_file.h"
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/safetensors_file.h"
 #include "core/torch_file.h"
@@ -28,13 +29,13 @@ void list_safetensors(const InputFile& source, std::vector<StoredTensor>& tensor
   for (const auto& entry : file.header().entries) {
     const auto* facts = find_safetensors_dtype(entry.dtype);
     if (!facts) {
-      throw CheckpointError(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
-                                        source.name(), entry.dtype));
+      throw CheckpointError(escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
+                                                source.name(), entry.dtype)));
     }
     tensors.push_back({.name = entry.name,
                        .dtype = scalar_type_of(*facts, source.name(), entry.name),
                        .shape = entry.shape,
-                       .file = source.name(),
+                       .file = source.path().string(),
                        .offset = file.offset_of(entry)});
   }
 }
@@ -50,7 +51,7 @@ void list_torch(const InputFile& source, std::vector<StoredTensor>& tensors) {
     StoredTensor stored{.name = key->text(),
                         .dtype = scalar_type_of(*tensor.dtype, source.name(), key->text()),
                         .shape = tensor.sizes,
-                        .file = source.name(),
+                        .file = source.path().string(),
                         .in_place = is_contiguous(tensor) && !tensor.conjugated && !tensor.negative && !tensor.storage.empty()};
     if (stored.in_place) {
       stored.offset =
@@ -103,7 +104,7 @@ WeightFileList find_weight_files(const std::string& path) {
   for (const auto& name : index.files()) {
     list.files.push_back((fs::path(path).parent_path() / name).string());
     if (!fs::exists(list.files.back(), problem))
-      throw CheckpointError(fmt::format("{} names {}, which is not there.", path, name));
+      throw CheckpointError(escaped(fmt::format("{} names {}, which is not there.", path, name)));
   }
   for (const auto& [tensor, name] : index.weight_map) {
     list.tensors.emplace_back(tensor, (fs::path(path).parent_path() / name).string());
@@ -125,7 +126,7 @@ std::vector<StoredTensor> list_stored_tensors(const std::string& path) {
   for (const auto& [tensor, file] : list.tensors) {
     const auto place = found.find(tensor);
     if (place == found.end() || place->second->file != file) {
-      throw CheckpointError(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor));
+      throw CheckpointError(escaped(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor)));
     }
   }
   return tensors;

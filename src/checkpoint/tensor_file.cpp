@@ -9,6 +9,7 @@
 
 #include "checkpoint/dtypes.h"
 #include "checkpoint/value_file.h"
+#include "core/escaped.h"
 #include "core/safetensors_file.h"
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
@@ -71,8 +72,8 @@ TensorDict read_safetensors(const ByteSource& source) {
   for (const auto& entry : file.header().entries) {
     const auto* facts = find_safetensors_dtype(entry.dtype);
     if (!facts) {
-      throw CheckpointError(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
-                                        source.name(), entry.dtype));
+      throw CheckpointError(escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
+                                                source.name(), entry.dtype)));
     }
     tensors[entry.name] = read_entry(source, file, entry, scalar_type_of(*facts, source.name(), entry.name));
   }
@@ -90,8 +91,8 @@ TensorDict read_torch(const ByteSource& source) {
   for (const auto& [key, value] : file.root().dict().items) {
     if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor)) {
       throw CheckpointError(
-          fmt::format("{} holds {} under {}; a tensor under a name was expected.", source.name(), to_string(value->kind),
-                      key->is(PickleKind::kText) ? "'" + key->text() + "'" : std::string(to_string(key->kind))));
+          escaped(fmt::format("{} holds {} under {}; a tensor under a name was expected.", source.name(), to_string(value->kind),
+                              key->is(PickleKind::kText) ? "'" + key->text() + "'" : std::string(to_string(key->kind)))));
     }
     tensors[key->text()] = reader.tensor(value->tensor());
   }

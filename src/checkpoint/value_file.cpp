@@ -10,6 +10,7 @@
 #include <charconv>
 
 #include "checkpoint/dtypes.h"
+#include "core/escaped.h"
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 
@@ -149,7 +150,8 @@ void ValueTree::write(ByteSink& sink, const std::string& archive) const {
 }
 
 void ValueReader::refuse(const std::string& what) const {
-  throw CheckpointError(fmt::format("{} has {}, which there is no place for in plain data.", file_.source().name(), what));
+  throw CheckpointError(
+      escaped(fmt::format("{} has {}, which there is no place for in plain data.", file_.source().name(), what)));
 }
 
 at::Tensor ValueReader::tensor(const PickleTensor& tensor) {

@@ -10,6 +10,7 @@
 #include "checkpoint/staged_folder.h"
 #include "checkpoint/stored_tensors.h"
 #include "checkpoint/tensor_file.h"
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/weight_index.h"
 #include "core/weight_shards.h"
@@ -115,7 +116,7 @@ TensorDict load_weights(const std::string& path) {
   }
   for (const auto& [tensor, file] : list.tensors) {
     if (!weights.contains(tensor)) {
-      throw CheckpointError(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor));
+      throw CheckpointError(escaped(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor)));
     }
   }
   return weights;

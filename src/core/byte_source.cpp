@@ -4,7 +4,11 @@
 
 #include <cstring>
 
+#include "core/escaped.h"
+
 namespace accelerate {
+
+ByteSource::ByteSource(std::string_view name) : name_(escaped(name)) {}
 
 void ByteSource::require(uint64_t offset, uint64_t size) const {
   if (offset <= size_ && size <= size_ - offset) return;

@@ -13,7 +13,7 @@ class ByteSource {
   virtual ~ByteSource() = default;
 
   uint64_t size() const { return size_; }
-  /// What errors call it.
+  /// What errors call it, escaped: not a path to open.
   const std::string& name() const { return name_; }
   /// Fills `size` bytes from `offset` on. CheckpointError when there are fewer.
   virtual void read(void* bytes, uint64_t size, uint64_t offset) const = 0;
@@ -27,7 +27,7 @@ class ByteSource {
   void require(uint64_t offset, uint64_t size) const;
 
  protected:
-  explicit ByteSource(std::string name) : name_(std::move(name)) {}
+  explicit ByteSource(std::string_view name);
 
   std::string name_;
   uint64_t size_ = 0;
@@ -36,7 +36,7 @@ class ByteSource {
 /// Bytes that lie in memory already and outlive this.
 class MemorySource final : public ByteSource {
  public:
-  MemorySource(std::string_view bytes, std::string name) : ByteSource(std::move(name)), bytes_(bytes) { size_ = bytes.size(); }
+  MemorySource(std::string_view bytes, std::string_view name) : ByteSource(name), bytes_(bytes) { size_ = bytes.size(); }
   void read(void* bytes, uint64_t size, uint64_t offset) const override;
 
  private:

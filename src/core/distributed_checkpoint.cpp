@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/mergeable_weights.h"
 #include "core/torch_file.h"
@@ -43,7 +44,8 @@ struct DistributedFolder {
         tree(read_pickle(source.text(0, source.size()), source.name(), {.objects = kDistributedClasses})) {}
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError(source.name() + " does not describe a distributed checkpoint that can be read: " + what + ".");
+    throw CheckpointError(source.name() +
+                          " does not describe a distributed checkpoint that can be read: " + escaped(what, kLongestQuote) + ".");
   }
   /// A field of an object, which must be there.
   const PickleNode& field(const PickleNode& object, std::string_view name) const {
@@ -104,7 +106,8 @@ std::string chunk_elements(const Chunk& chunk, const DtypeFacts& dtype, const st
   const SectionSource section(*chunk.file, chunk.begin, chunk.length);
   const TorchFile file(section);
   if (!file.root().is(PickleKind::kTensor) || file.root().tensor().dtype != &dtype || file.root().tensor().sizes != chunk.sizes)
-    throw CheckpointError("A piece of " + name + " in " + chunk.file->name() + " is not what the description says.");
+    throw CheckpointError("A piece of " + escaped(name, kLongestQuote) + " in " + chunk.file->name() +
+                          " is not what the description says.");
   return file.elements(file.root().tensor());
 }
 

@@ -10,10 +10,18 @@
 #include <cstring>
 #include <utility>
 
+#include "core/escaped.h"
+
 namespace accelerate {
 namespace {
 
 std::string reason() { return std::strerror(errno); }
+
+[[noreturn]] void fail_to(const char* doing, const std::string& name) {
+  const std::string text = std::string("Cannot ") + doing + " " + name + ": " + reason() + ".";
+  if (errno == ENOENT || errno == ENOTDIR) throw CheckpointError(text);
+  throw FileAccessError(text);
+}
 
 /// A rename is durable once its folder is.
 void sync_folder(const std::filesystem::path& file) {
@@ -24,17 +32,42 @@ void sync_folder(const std::filesystem::path& file) {
   close(descriptor);
 }
 
+[[noreturn]] void cannot_open(const std::filesystem::path& path) { fail_to("open", escaped(path.string())); }
+
+[[noreturn]] void not_regular(const std::filesystem::path& path, const struct stat& status) {
+  throw CheckpointError(escaped(path.string()) + " is " + file_kind(status.st_mode) + ", not a regular file.");
+}
+
 }  // namespace
 
-InputFile::InputFile(const std::filesystem::path& path) : ByteSource(path.string()) {
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+std::string file_kind(unsigned mode) {
+  if (S_ISREG(mode)) return "a regular file";
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+RegularFile open_regular_file(const std::filesystem::path& path, int flags) {
   struct stat status {};
-  if (descriptor_ < 0 || fstat(descriptor_, &status) != 0) throw CheckpointError("Cannot open " + name_ + ": " + reason() + ".");
-  if (!S_ISREG(status.st_mode)) {
-    close(descriptor_);
-    throw CheckpointError(name_ + " is not a file.");
-  }
-  size_ = static_cast<uint64_t>(status.st_size);
+  // A device or a FIFO is not even opened, which can have effects. O_NONBLOCK is for one that takes the file's place just now.
+  if (stat(path.c_str(), &status) != 0) cannot_open(path);
+  if (!S_ISREG(status.st_mode)) not_regular(path, status);
+  const int descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) cannot_open(path);
+  const bool known = fstat(descriptor, &status) == 0;
+  if (known && S_ISREG(status.st_mode)) return {descriptor, static_cast<uint64_t>(status.st_size)};
+  const int problem = errno;
+  close(descriptor);
+  if (known) not_regular(path, status);
+  errno = problem;
+  cannot_open(path);
+}
+
+InputFile::InputFile(const std::filesystem::path& path) : ByteSource(path.string()), path_(path) {
+  const RegularFile opened = open_regular_file(path, O_RDONLY);
+  descriptor_ = opened.descriptor;
+  size_ = opened.size;
 }
 
 InputFile::~InputFile() { close(descriptor_); }
@@ -44,12 +77,16 @@ void InputFile::read(void* bytes, uint64_t size, uint64_t offset) const {
   while (size > 0) {
     const ssize_t got = pread(descriptor_, target, size, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw CheckpointError("Cannot read " + name_ + ": " + reason() + ".");
+    if (got < 0) fail_to("read", name_);
     if (got == 0) throw CheckpointError(name_ + " ended while it was read: is somebody still writing it?");
     target += got;
     size -= static_cast<uint64_t>(got);
     offset += static_cast<uint64_t>(got);
   }
+}
+
+void InputFile::settle() const {
+  if (fsync(descriptor_) != 0) fail_to("write", name_);
 }
 
 OutputFile::OutputFile(const std::filesystem::path& path) : path_(path) {

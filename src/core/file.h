@@ -1,5 +1,7 @@
 #pragma once
 
+#include <accelerate/core/error.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -10,7 +12,26 @@
 /// Files as checkpoints need them: whole or not at all, and errors that name them.
 namespace accelerate {
 
-/// A file open for reading at any place. CheckpointError names it when it cannot be opened or ends too early.
+/// The system did not let us at a file: no descriptors, no permission, an error of the disk. It says nothing about the file.
+class FileAccessError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+/// A descriptor, and the size of its file when it was opened.
+struct RegularFile {
+  int descriptor = -1;
+  uint64_t size = 0;
+};
+
+/// Opens the regular file at `path` with `flags` and O_CLOEXEC. CheckpointError tells what else is there: a FIFO would keep the
+/// process until somebody writes to it, and a device has no end.
+RegularFile open_regular_file(const std::filesystem::path& path, int flags);
+
+/// "a FIFO" or the like, of a mode that `stat` tells.
+std::string file_kind(unsigned mode);
+
+/// A regular file open for reading at any place. CheckpointError names it when it cannot be opened or ends too early.
 class InputFile final : public ByteSource {
  public:
   explicit InputFile(const std::filesystem::path& path);
@@ -18,9 +39,13 @@ class InputFile final : public ByteSource {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
+  const std::filesystem::path& path() const { return path_; }
   void read(void* bytes, uint64_t size, uint64_t offset) const override;
+  /// Makes what somebody else has written to it durable.
+  void settle() const;
 
  private:
+  std::filesystem::path path_;
   int descriptor_ = -1;
 };
 
@@ -37,6 +62,8 @@ class OutputFile final : public ByteSink {
   void write(const void* bytes, uint64_t size) override;
   /// Makes what was written durable, beside its place. Nothing can be written any more.
   void settle();
+  /// Where it lies until it is moved to its place.
+  const std::filesystem::path& staged() const { return temporary_; }
   /// Makes it durable and moves it to its place. The move is not durable before its folder is.
   void place();
   /// The same with the folder.

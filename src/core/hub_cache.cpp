@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <optional>
 
 #include "core/blanks.h"
+#include "core/file.h"
 
 namespace accelerate {
 namespace {
@@ -35,12 +35,18 @@ bool is_hub_name(const std::string& name) {
              : is_part(std::string_view(name).substr(0, slash)) && is_part(std::string_view(name).substr(slash + 1));
 }
 
+constexpr uint64_t kLongestRevision = 256;
+
 /// The snapshot that the branch main stands for, where it is there.
 std::optional<fs::path> snapshot_of(const fs::path& model) {
-  std::ifstream file(model / "refs" / "main");
   std::string revision;
-  std::getline(file, revision);
-  revision = without_blanks(revision);
+  try {
+    const InputFile file(model / "refs" / "main");
+    revision = file.text(0, std::min(file.size(), kLongestRevision));
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+  revision = without_blanks(revision.substr(0, revision.find('\n')));
   if (revision.empty() || revision.find('/') != std::string::npos) return std::nullopt;
   std::error_code ignored;
   const fs::path snapshot = model / "snapshots" / revision;

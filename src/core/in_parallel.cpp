@@ -4,9 +4,9 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <system_error>
 #include <thread>
-#include <vector>
+
+#include "core/start_threads.h"
 
 namespace accelerate {
 
@@ -25,14 +25,11 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
       }
     }
   };
-  std::vector<std::thread> threads;
   const size_t wanted = std::min<size_t>({count, std::max(1U, std::thread::hardware_concurrency()), 8});
-  try {
-    for (size_t i = 1; i < wanted; ++i) threads.emplace_back(run);
-  } catch (const std::system_error&) {  // no more threads to be had: those that are there do it all
+  {
+    const auto threads = start_threads(wanted - std::min<size_t>(wanted, 1), run);
+    run();
   }
-  run();
-  for (auto& thread : threads) thread.join();
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "core/escaped.h"
 #include "core/inspection.h"
 #include "core/text_columns.h"
 
@@ -33,20 +34,21 @@ std::string values_text(const InspectedItem& item) {
 
 using Row = std::vector<std::string>;
 
-/// Rows with columns as wide as they need to be; `right` columns end, the others begin at the same place.
-void write_table(const std::vector<Row>& rows, const std::vector<bool>& right, const Write& write) {
+/// Rows with columns as wide as they need to be; `right` columns end, the others begin at the same place. Cells may hold anything
+/// from a file.
+void write_table(std::vector<Row> rows, const std::vector<bool>& right, const Write& write) {
   std::vector<int> widths(right.size(), 0);
-  for (const auto& row : rows) {
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = escaped(cell);
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], std::min(kWidestColumn, detail::columns_of(row[i])));
   }
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       const bool last = i + 1 == row.size();
-      // Names come from files: what they hold must not move the cursor. They are never cut, or they could not be copied.
-      const std::string text = detail::fit_columns(row[i], std::max(widths[i], detail::columns_of(row[i])));
-      const auto blanks = static_cast<size_t>(std::max(0, widths[i] - detail::columns_of(text)));
-      line += right[i] ? std::string(blanks, ' ') + text : text + std::string(last ? 0 : blanks, ' ');
+      // Names are never cut, or they could not be copied.
+      const auto blanks = static_cast<size_t>(std::max(0, widths[i] - detail::columns_of(row[i])));
+      line += right[i] ? std::string(blanks, ' ') + row[i] : row[i] + std::string(last ? 0 : blanks, ' ');
       if (!last) line += "  ";
     }
     line.erase(line.find_last_not_of(' ') + 1);
@@ -67,13 +69,12 @@ std::string summary(const InspectedFile& file) {
 }
 
 void write_file_table(const InspectedFile& file, const Write& write) {
-  write(detail::fit_columns(file.path.string(), 10'000) + ": " + file.format + ", " + bytes_text(file.bytes) + ", " +
-        summary(file) + "\n");
+  write(escaped(file.path.string()) + ": " + file.format + ", " + bytes_text(file.bytes) + ", " + summary(file) + "\n");
   if (!file.metadata.empty()) {
     write("\nmetadata\n");
     std::vector<Row> rows;
     for (const auto& [name, text] : file.metadata) rows.push_back({"  " + name, text});
-    write_table(rows, {false, false}, write);
+    write_table(std::move(rows), {false, false}, write);
   }
   if (file.items.empty()) return;
   write("\n");
@@ -82,7 +83,7 @@ void write_file_table(const InspectedFile& file, const Write& write) {
     rows.push_back({item.name.empty() ? "(the file itself)" : item.name, item.type, shape_text(item),
                     item.is_tensor() ? bytes_text(item.bytes) : "", values_text(item)});
   }
-  write_table(rows, {false, false, false, true, false}, write);
+  write_table(std::move(rows), {false, false, false, true, false}, write);
 }
 
 struct Totals {
@@ -108,37 +109,43 @@ void write_folder_table(const std::filesystem::path& folder, const std::vector<I
     const std::string holds = !file.problem.empty() ? "DAMAGED: " + file.problem : file.format == "other" ? "" : summary(file);
     rows.push_back({file.path.string(), bytes_text(file.bytes), file.role, holds});
   }
-  write(detail::fit_columns(folder.string(), 10'000) + "\n\n");
-  write_table(rows, {false, true, false, false}, write);
+  write(escaped(folder.string()) + "\n\n");
+  write_table(std::move(rows), {false, true, false, false}, write);
   write("\n" + std::to_string(totals.files) + " files, " + bytes_text(totals.bytes) + ", " + std::to_string(totals.tensors) +
         " tensors of " + std::to_string(totals.elements) + " elements" +
         (totals.damaged > 0 ? ", " + std::to_string(totals.damaged) + " damaged" : "") + "\n");
 }
 
-/// Text of a file may be anything; JSON is UTF-8.
-std::string dumped(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+/// In ASCII: JSON's own escapes make everything else harmless.
+std::string dumped(const Json& json) { return json.dump(-1, ' ', true); }
+
+std::vector<std::string> valid_utf8_of(const std::vector<std::string>& texts) {
+  std::vector<std::string> valid;
+  for (const auto& text : texts) valid.push_back(valid_utf8(text));
+  return valid;
+}
 
 Json item_json(const InspectedItem& item) {
-  Json json = {{"name", item.name}, {item.is_tensor() ? "dtype" : "type", item.type}};
+  Json json = {{"name", valid_utf8(item.name)}, {item.is_tensor() ? "dtype" : "type", valid_utf8(item.type)}};
   if (item.is_tensor()) {
     json["shape"] = *item.shape;
     json["bytes"] = item.bytes;
-    json["first_values"] = item.values;
+    json["first_values"] = valid_utf8_of(item.values);
   } else {
-    json["values"] = item.values;
+    json["values"] = valid_utf8_of(item.values);
     if (item.more) json["more"] = true;
   }
-  if (!item.note.empty()) json["note"] = item.note;
+  if (!item.note.empty()) json["note"] = valid_utf8(item.note);
   return json;
 }
 
 /// Written item by item: a file may have very many.
 void write_file_json(const InspectedFile& file, const Write& write) {
-  Json head = {{"file", file.path.string()}, {"format", file.format}, {"bytes", file.bytes}};
+  Json head = {{"file", valid_utf8(file.path.string())}, {"format", file.format}, {"bytes", file.bytes}};
   if (!file.role.empty()) head["role"] = file.role;
   if (!file.problem.empty()) head["problem"] = file.problem;
   head["metadata"] = Json::object();
-  for (const auto& [name, text] : file.metadata) head["metadata"][name] = text;
+  for (const auto& [name, text] : file.metadata) head["metadata"][valid_utf8(name)] = valid_utf8(text);
   std::string text = dumped(head);
   text.pop_back();
   write(text);
@@ -156,7 +163,7 @@ void write_file_json(const InspectedFile& file, const Write& write) {
 
 void write_folder_json(const std::filesystem::path& folder, const std::vector<InspectedFile>& files, const Write& write) {
   const Totals totals = totals_of(files);
-  write("{\"folder\":" + dumped(folder.string()) + ",\"files\":[");
+  write("{\"folder\":" + dumped(valid_utf8(folder.string())) + ",\"files\":[");
   const char* separator = "\n";
   for (const auto& file : files) {
     write(separator);

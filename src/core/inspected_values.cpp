@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "core/elements.h"
+#include "core/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -38,7 +39,7 @@ std::string plain_text(const PickleNode& node) {
     case Kind::kText:
     case Kind::kDevice:
     case Kind::kLayout:
-      return node.text().substr(0, kLongestText);
+      return std::string(utf8_prefix(node.text(), kLongestText));
     case Kind::kDtype:
       return "torch." + std::string(node.dtype().name);
     case Kind::kBytes:

@@ -22,7 +22,7 @@ constexpr size_t kDeepestFolder = 3;
 struct KnownFile {
   std::string_view start, end, role;
 };
-constexpr std::array<KnownFile, 13> kKnownFiles = {{
+constexpr std::array<KnownFile, 17> kKnownFiles = {{
     {"model", ".index.json", "index of weights"},
     {"pytorch_model", ".index.json", "index of weights"},
     {"model", ".safetensors", "weights"},
@@ -36,6 +36,10 @@ constexpr std::array<KnownFile, 13> kKnownFiles = {{
     {"custom_checkpoint_", ".pkl", "registered object"},
     {".metadata", "", "description of a distributed checkpoint"},
     {"__", ".distcp", "shard of a distributed checkpoint"},
+    {"accelerate_state", ".bin", "positions of loaders and accumulation"},
+    {"accelerate_gradients_", ".safetensors", "accumulated gradients of a process"},
+    {"accelerate_comm_hooks_", ".bin", "communication hook states of a process"},
+    {"accelerate_manifest", ".json", "manifest: sizes and checksums of all files"},
 }};
 
 std::string role_of(const std::string& name) {
@@ -141,6 +145,10 @@ InspectedFile inspect_file(const std::filesystem::path& path) {
   file.path = path;
   file.role = role_of(path.filename());
   look_into(path, file);
+  if (file.format == "other" && !file.role.empty()) {
+    throw CheckpointError(path.string() + " holds nothing to list; by its name it is this: " + file.role +
+                          ". Inspect its folder instead.");
+  }
   if (file.format == "other") {
     throw CheckpointError(
         path.string() +

@@ -169,6 +169,15 @@ void fill_master(LaunchEnvironment& me, const Environment& environment) {
   }
 }
 
+/// Only what is the same on all ranks of a job by construction. Parts of a heterogeneous Slurm job have different numbers.
+std::string run_id_of(const Environment& environment, const std::string& launcher) {
+  if (const auto id = environment("ACCELERATE_RUN_ID"); id && !id->empty()) return *id;
+  if (const auto id = environment("TORCHELASTIC_RUN_ID"); id && !id->empty() && *id != "none") return *id;
+  const auto job = environment("SLURM_JOB_ID");
+  if (launcher != "Slurm" || !job || environment("SLURM_HET_SIZE")) return "";
+  return "slurm-" + *job + "." + environment("SLURM_STEP_ID").value_or("");
+}
+
 }  // namespace
 
 std::optional<std::string> process_environment(const std::string& name) {
@@ -229,6 +238,7 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
   }
   me.agent_hosts_store = me.launcher == "torchrun" && flag_from(environment, "TORCHELASTIC_USE_AGENT_STORE", false);
   me.restart_count = integer_from(environment, {"TORCHELASTIC_RESTART_COUNT"}).value_or(0);
+  me.run_id = run_id_of(environment, me.launcher);
   // Simulated machines share a host name, so what the launcher says comes first.
   if (const auto node = integer_from(environment, {"GROUP_RANK", "SLURM_NODEID"})) {
     me.machine = "node" + std::to_string(*node);

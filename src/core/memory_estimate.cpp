@@ -132,6 +132,10 @@ std::vector<std::string> estimated_dtypes() {
   return names;
 }
 
+std::map<std::string, std::string> other_dtype_names() {
+  return {{"fp32", "float32"}, {"float", "float32"}, {"fp16", "float16"}, {"half", "float16"}, {"bf16", "bfloat16"}};
+}
+
 MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype) {
   const auto* found =
       std::find_if(kEstimatedDtypes.begin(), kEstimatedDtypes.end(), [&](const auto& one) { return one.name == dtype; });

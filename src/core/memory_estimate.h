@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,7 +36,10 @@ struct MemoryEstimate {
 /// The dtypes that there are estimates for.
 std::vector<std::string> estimated_dtypes();
 
-/// `dtype` is one of those.
+/// Other names of them, as PyTorch and users write them: "bf16" is "bfloat16".
+std::map<std::string, std::string> other_dtype_names();
+
+/// `dtype` is one of `estimated_dtypes`.
 MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype);
 
 /// The table that Python prints, without a newline at its end.

@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/mergeable_weights.h"
 #include "core/safetensors_header.h"
@@ -11,6 +12,8 @@
 
 namespace accelerate {
 namespace {
+
+namespace fs = std::filesystem;
 
 void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& sink, MergeResult& result) {
   std::vector<SafetensorsEntry> entries;
@@ -21,8 +24,8 @@ void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& si
       continue;
     }
     if (tensor.safetensors_dtype.empty()) {
-      throw CheckpointError("The tensor " + tensor.name + " is " + std::string(tensor.dtype->name) +
-                            ", which a safetensors file cannot hold. Use --unsafe_serialization.");
+      throw CheckpointError(escaped("The tensor " + tensor.name + " is " + std::string(tensor.dtype->name) +
+                                    ", which a safetensors file cannot hold. Use --unsafe_serialization."));
     }
     entries.push_back({tensor.name, tensor.safetensors_dtype, tensor.shape, 0, 0});
     by_name[tensor.name] = &tensor;
@@ -39,8 +42,8 @@ void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& si
 
 PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
   if (tensor.dtype == nullptr) {
-    throw CheckpointError("The tensor " + tensor.name + " is " + tensor.safetensors_dtype +
-                          ", which a torch file cannot hold. Leave --unsafe_serialization out.");
+    throw CheckpointError(escaped("The tensor " + tensor.name + " is " + tensor.safetensors_dtype +
+                                  ", which a torch file cannot hold. Leave --unsafe_serialization out."));
   }
   PickleTensor made;
   made.storage = std::to_string(storage);
@@ -53,8 +56,7 @@ PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
 }
 
 /// Tensors that are one stay one.
-void write_torch_file(const std::vector<MergeableTensor>& tensors, const std::filesystem::path& path, ByteSink& sink,
-                      MergeResult& result) {
+void write_torch_file(const std::vector<MergeableTensor>& tensors, const fs::path& path, ByteSink& sink, MergeResult& result) {
   PickleTree tree;
   PicklePairs pairs;
   std::vector<PickleNode*> nodes;
@@ -82,16 +84,48 @@ void write_torch_file(const std::vector<MergeableTensor>& tensors, const std::fi
 void require_distinct(const std::vector<MergeableTensor>& tensors) {
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors) {
-    if (!names.insert(tensor.name).second) throw CheckpointError("Two of the tensors to merge are called " + tensor.name + ".");
+    if (!names.insert(tensor.name).second)
+      throw CheckpointError(escaped("Two of the tensors to merge are called " + tensor.name + "."));
   }
 }
 
-bool lies_inside(const std::filesystem::path& file, const std::filesystem::path& folder) {
-  const auto relative = std::filesystem::weakly_canonical(file).lexically_relative(std::filesystem::canonical(folder));
-  return !relative.empty() && *relative.begin() != "..";
+/// The innermost folder that is there already of those that lead to `folder`, once the missing ones are made.
+fs::path existing_part(const fs::path& folder) {
+  fs::path existing = folder.is_absolute() ? "/" : ".";
+  int missing = 0;  // folders still to be made below it; ".." leads back out of them
+  for (const fs::path& name : folder) {
+    if (missing == 0 && fs::exists(existing / name)) {
+      existing /= name;
+    } else if (name == "..") {
+      --missing;
+    } else if (!name.empty() && name != ".") {
+      ++missing;
+    }
+  }
+  return existing;
 }
 
-std::filesystem::path output_file(const std::filesystem::path& out, const MergeOptions& options) {
+/// Whether a file in `place` would be removed with `folder`. Folders are compared and not their paths, of which a folder may
+/// have many: links, "..", mounts.
+bool is_removed_with(const fs::path& folder, const fs::path& place) {
+  if (fs::equivalent(folder, place)) return true;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_directory() && !entry.is_symlink() && fs::equivalent(entry.path(), place)) return true;
+  }
+  return false;
+}
+
+void require_kept(const fs::path& file, const fs::path& folder) {
+  try {
+    if (!is_removed_with(folder, existing_part(file.parent_path()))) return;
+  } catch (const fs::filesystem_error& error) {
+    throw CheckpointError("Cannot tell whether " + file.string() + " would be removed with " + folder.string() + ": " +
+                          error.code().message() + ". Merge without --remove_checkpoint_dir.");
+  }
+  throw UsageError("The merged file would lie in " + folder.string() + ", which is to be removed. Choose another place for it.");
+}
+
+fs::path output_file(const fs::path& out, const MergeOptions& options) {
   const auto format = options.safe_serialization ? WeightFormat::kSafetensors : WeightFormat::kTorch;
   if (out.extension() == ".safetensors" || out.extension() == ".bin") {
     if ((out.extension() == ".safetensors") != options.safe_serialization)
@@ -103,17 +137,15 @@ std::filesystem::path output_file(const std::filesystem::path& out, const MergeO
 
 }  // namespace
 
-MergeResult merge_weights(const std::filesystem::path& folder, const std::filesystem::path& out, const MergeOptions& options) {
+MergeResult merge_weights(const fs::path& folder, const fs::path& out, const MergeOptions& options) {
   MergeResult result;
   result.file = output_file(out, options);
   const MergeableWeights weights = find_mergeable_weights(folder);
   require_distinct(weights.tensors);
-  if (options.remove_checkpoint_dir && lies_inside(result.file, folder))
-    throw UsageError("The merged file would lie in " + folder.string() +
-                     ", which is to be removed. Choose another place for it.");
+  if (options.remove_checkpoint_dir) require_kept(result.file, folder);
   if (const auto parent = result.file.parent_path(); !parent.empty()) {
     std::error_code problem;
-    std::filesystem::create_directories(parent, problem);
+    fs::create_directories(parent, problem);
     if (problem) throw CheckpointError("Cannot make the folder " + parent.string() + ": " + problem.message() + ".");
   }
   OutputFile file(result.file);
@@ -122,7 +154,8 @@ MergeResult merge_weights(const std::filesystem::path& folder, const std::filesy
   file.commit();
   if (options.remove_checkpoint_dir) {
     std::error_code problem;
-    std::filesystem::remove_all(folder, problem);
+    result.file = fs::canonical(result.file, problem);        // a path through the folder would lead nowhere
+    fs::remove_all(fs::canonical(folder, problem), problem);  // of a link, too, what was merged is removed
     if (problem)
       throw CheckpointError("Cannot remove " + folder.string() + ": " + problem.message() + ". The merged file is complete.");
   }

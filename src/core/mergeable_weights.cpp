@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "core/escaped.h"
 #include "core/file.h"
 #include "core/safetensors_file.h"
 #include "core/torch_file.h"
@@ -56,8 +57,8 @@ MergeableTensor torch_tensor(const TorchFile& file, const std::string& name, con
   made.bytes = static_cast<uint64_t>(tensor.dtype->bytes);
   for (const int64_t size : tensor.sizes) made.bytes *= static_cast<uint64_t>(size);
   if (tensor.conjugated || tensor.negative)
-    throw CheckpointError(name + " in " + file.source().name() +
-                          " is a conjugated or negated view. Save it resolved from Python.");
+    throw CheckpointError(
+        escaped(name + " in " + file.source().name() + " is a conjugated or negated view. Save it resolved from Python."));
   made.read = [&file, &tensor, bytes = made.bytes](const TakePiece& take) {
     if (!is_contiguous(tensor)) {
       const std::string elements = file.elements(tensor);
@@ -83,7 +84,7 @@ void open_torch_file(const std::filesystem::path& path, MergeableWeights& weight
       throw CheckpointError(path.string() + " holds more than tensors by name, so it is not a file of weights.");
     const PickleTensor& tensor = value->tensor();
     if (tensor.device == "meta")
-      throw CheckpointError(key->text() + " in " + path.string() + " is on the meta device: it has no elements.");
+      throw CheckpointError(escaped(key->text() + " in " + path.string() + " is on the meta device: it has no elements."));
     weights.tensors.push_back(torch_tensor(torch, key->text(), tensor));
     const auto [known, is_new] = first.try_emplace({tensor.storage, tensor.offset, tensor.sizes, tensor.strides, tensor.dtype},
                                                    weights.tensors.size() - 1);
@@ -99,7 +100,7 @@ void open_weights(const std::filesystem::path& path, MergeableWeights& weights) 
 void require_as_indexed(const WeightIndex& index, const std::string& file, const std::set<std::string>& found) {
   for (const auto& [name, shard] : index.weight_map) {
     if (!found.contains(shard + "/" + name))
-      throw CheckpointError(file + " says that " + name + " is in " + shard + ", but it is not.");
+      throw CheckpointError(escaped(file + " says that " + name + " is in " + shard + ", but it is not."));
   }
   if (found.size() != index.weight_map.size())
     throw CheckpointError("The files that " + file + " names hold " + std::to_string(found.size()) + " tensors, and it lists " +

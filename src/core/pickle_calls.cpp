@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/escaped.h"
+
 namespace accelerate {
 namespace {
 
@@ -139,7 +141,7 @@ PickleNode* call_device(PickleMachine& machine, const PickleItems& arguments) {
 
 PickleNode* call_layout(PickleMachine& machine, const PickleItems& arguments) {
   require_count(machine, arguments, 1, 1, "torch.layout");
-  if (arguments[0]->text() != "torch.strided") machine.fail("the layout " + arguments[0]->text().substr(0, 40) + " is not read");
+  if (arguments[0]->text() != "torch.strided") machine.fail("the layout " + escaped(arguments[0]->text(), 40) + " is not read");
   return machine.tree().make(Kind::kLayout, arguments[0]->text());
 }
 

@@ -2,6 +2,7 @@
 #include <deque>
 #include <vector>
 
+#include "core/escaped.h"
 #include "core/pickle_machine.h"
 
 namespace accelerate {
@@ -50,7 +51,7 @@ class PickleWalk {
   static bool is_container(const PickleNode& node) { return node.is_row() || node.is_dict() || node.is(PickleKind::kObject); }
 
   Facts leaf(const PickleNode& node) const {
-    if (node.is(PickleKind::kGlobal)) machine_.fail("the class or function " + node.text().substr(0, 120) + " stands as a value");
+    if (node.is(PickleKind::kGlobal)) machine_.fail("the class or function " + escaped(node.text(), 120) + " stands as a value");
     if (node.is(PickleKind::kStorage)) machine_.fail("a storage stands there without a tensor");
     if (node.is(PickleKind::kArray) && node.array().bytes == nullptr) machine_.fail("a numpy array without content");
     Facts facts;
@@ -123,7 +124,7 @@ class PickleWalk {
   [[noreturn]] void same_key(const PickleDict& dict, uint64_t hash, size_t depth) {
     for (const auto& [key, value] : dict.items) {
       if (key->is(PickleKind::kText) && walk(*key, depth + 1).hash == hash)
-        machine_.fail("a dict has the same key twice: " + key->text().substr(0, 120));
+        machine_.fail("a dict has the same key twice: " + escaped(key->text(), 120));
     }
     machine_.fail("a dict has the same key twice");
   }

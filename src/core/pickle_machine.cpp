@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "core/escaped.h"
 #include "core/pickle_calls.h"
 
 namespace accelerate {
@@ -14,13 +15,7 @@ constexpr size_t kMostCopies = 4;  // times the bytes of the pickle
 constexpr int kNewestProtocol = 5;
 
 /// A name from a file, fit for a message.
-std::string shown(std::string_view name) {
-  std::string text(name.substr(0, 120));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = '?';
-  }
-  return text + (name.size() > 120 ? "..." : "");
-}
+std::string shown(std::string_view name) { return escaped(name, 120); }
 
 /// The fewest bytes that hold the number, its sign in the last bit.
 std::string_view fewest_bytes(std::string_view number) {
@@ -36,7 +31,7 @@ std::string_view fewest_bytes(std::string_view number) {
 }  // namespace
 
 void PickleMachine::fail(const std::string& what) const {
-  throw CheckpointError(file_ + ": " + what + " (byte " + std::to_string(position_) + " of its pickle).");
+  throw CheckpointError(file_ + ": " + escaped(what, kLongestQuote) + " (byte " + std::to_string(position_) + " of its pickle).");
 }
 
 void PickleMachine::charge(size_t size) {
@@ -124,9 +119,7 @@ void PickleMachine::mark() { marks_.push_back(stack_.size()); }
 void PickleMachine::drop_to_mark() { pop_to_mark(); }
 void PickleMachine::duplicate() { push(top()); }
 
-void PickleMachine::drop() {
-  !marks_.empty() && marks_.back() == stack_.size() ? marks_.pop_back() : void(pop());
-}
+void PickleMachine::drop() { !marks_.empty() && marks_.back() == stack_.size() ? marks_.pop_back() : void(pop()); }
 
 void PickleMachine::unsupported() {
   fail("the pickle uses extension codes or buffers outside the file, which no checkpoint needs");

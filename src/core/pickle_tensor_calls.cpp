@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "core/escaped.h"
 #include "core/pickle_calls.h"
 
 namespace accelerate {
@@ -82,7 +83,7 @@ PickleNode* storage_from_id(PickleMachine& machine, const PickleNode& id) {
   PickleTensor storage;
   storage.untyped = type == "UntypedStorage";
   storage.dtype = storage.untyped ? find_dtype("uint8") : find_dtype_of_storage(type);
-  if (storage.dtype == nullptr) machine.fail("a storage of the class " + items[1]->text().substr(0, 80));
+  if (storage.dtype == nullptr) machine.fail("a storage of the class " + escaped(items[1]->text(), 80));
   machine.charge(kTensorCharge + items[2]->text().size() + items[3]->text().size());
   storage.storage = items[2]->text();
   storage.device = items[3]->text();

@@ -25,7 +25,7 @@ std::string rate_text(double per_second, const std::string& unit) {
   if (per_second <= 0) return "?" + unit + "/s";
   const bool slow = per_second < 1;
   const double value = slow ? 1 / per_second : per_second;
-  return accelerate::format(value < 99.95 ? "{:.1f}{}/{}" : "{:.0f}{}/{}", value, slow ? "s" : unit, slow ? unit : "s");
+  return accelerate::format("{:.{}f}{}/{}", value, value < 99.95 ? 1 : 0, slow ? "s" : unit, slow ? unit : "s");
 }
 
 std::string time_text(const ProgressSnapshot& snapshot) {

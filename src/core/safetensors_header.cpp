@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include "core/escaped.h"
+
 namespace accelerate {
 namespace {
 
@@ -33,7 +35,7 @@ size_t dtype_order(std::string_view dtype) {
 }
 
 [[noreturn]] void damaged(const std::string& file, const std::string& what) {
-  throw CheckpointError(file + " is not a sound safetensors file: " + what + ".");
+  throw CheckpointError(file + " is not a sound safetensors file: " + escaped(what, kLongestQuote) + ".");
 }
 
 /// Collects the members of JSON objects in order, so that a name given twice is seen: a DOM would keep only one of them.

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "core/utf8.h"
+
 namespace accelerate::detail {
 
 namespace {
@@ -36,26 +38,11 @@ bool is_in(const std::array<CodeRange, N>& ranges, uint32_t code) {
   return std::ranges::any_of(ranges, [code](CodeRange range) { return range.first <= code && code <= range.last; });
 }
 
-size_t utf8_length(unsigned char lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xc2 && lead < 0xe0) return 2;
-  if (lead >= 0xe0 && lead < 0xf0) return 3;
-  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-}
-
 Glyph first_glyph(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  const size_t length = utf8_length(lead);
-  if (length == 0 || length > text.size()) return {.printable = false};
-  if (length == 1) return {.printable = lead >= 0x20 && lead != 0x7f};
-  uint32_t code = lead & (0xffU >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if ((byte & 0xc0U) != 0x80) return {.printable = false};
-    code = code << 6U | (byte & 0x3fU);
-  }
-  if (code < 0xa0) return {.bytes = length, .printable = false};  // the second set of control characters
-  return {.bytes = length, .columns = is_in(kNoColumns, code) ? 0 : is_in(kTwoColumns, code) ? 2 : 1};
+  const auto [code, bytes] = first_code_point(text);
+  if (bytes == 0) return {.printable = false};
+  const bool control = code < 0x20 || (code >= 0x7f && code < 0xa0);
+  return {.bytes = bytes, .columns = is_in(kNoColumns, code) ? 0 : is_in(kTwoColumns, code) ? 2 : 1, .printable = !control};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/crc32.h"
+#include "core/escaped.h"
 #include "core/pickle_writer.h"
 
 namespace accelerate {
@@ -16,7 +17,7 @@ constexpr int64_t kLegacyProtocol = 1001;
 constexpr uint64_t kFirstWindow = 1 << 20;
 
 [[noreturn]] void bad_torch_file(const ByteSource& source, const std::string& what) {
-  throw CheckpointError(source.name() + " is not a sound torch file: " + what + ".");
+  throw CheckpointError(source.name() + " is not a sound torch file: " + escaped(what, kLongestQuote) + ".");
 }
 
 class TensorCollector {
@@ -136,13 +137,13 @@ void TorchFile::read_legacy(const PickleRules& rules) {
   for (const PickleNode* key : keys.root->items()) {
     if (!key->is(PickleKind::kText)) bad_torch_file(source_, "it has a storage without a name");
     const auto element = element_sizes.find(key->text());
-    if (element == element_sizes.end()) bad_torch_file(source_, "no tensor uses its storage " + key->text().substr(0, 80));
+    if (element == element_sizes.end()) bad_torch_file(source_, "no tensor uses its storage " + escaped(key->text(), 80));
     uint64_t count = 0, size = 0;
     if (source_.size() - position < sizeof(count)) bad_torch_file(source_, "it ends before its storages");
     source_.read(&count, sizeof(count), position);
     position += sizeof(count);
     if (__builtin_mul_overflow(count, element->second, &size) || size > source_.size() - position)
-      bad_torch_file(source_, "it ends in the middle of storage " + key->text().substr(0, 80));
+      bad_torch_file(source_, "it ends in the middle of storage " + escaped(key->text(), 80));
     storages_.push_back({key->text(), position, size});
     position += size;
   }

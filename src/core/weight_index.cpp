@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include "core/escaped.h"
+
 namespace accelerate {
 namespace {
 
 [[noreturn]] void bad_index(const std::string& file, const std::string& what) {
-  throw CheckpointError(file + " is not the index of a sharded checkpoint: " + what + ".");
+  throw CheckpointError(file + " is not the index of a sharded checkpoint: " + escaped(what, kLongestQuote) + ".");
 }
 
 /// Keeps what an index needs and passes over the rest, without building it in memory.

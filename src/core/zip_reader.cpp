@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/crc32.h"
+#include "core/escaped.h"
 #include "core/zip_layout.h"
 
 namespace accelerate {
@@ -15,7 +16,7 @@ namespace {
 using zip::number_at;
 
 [[noreturn]] void bad_archive(const ByteSource& source, const std::string& what) {
-  throw CheckpointError(source.name() + " is not a sound zip archive: " + what + ".");
+  throw CheckpointError(source.name() + " is not a sound zip archive: " + escaped(what, kLongestQuote) + ".");
 }
 
 struct Directory {
@@ -183,8 +184,8 @@ void ZipReader::verify(const ZipEntry& entry) const {
 
 void ZipReader::require_crc(const ZipEntry& entry, uint32_t crc) const {
   if (crc == entry.crc || !has_checksums_) return;
-  throw CheckpointError("The bytes of " + entry.name + " in " + source_.name() +
-                        " are not those that were saved: their checksum differs. Use another copy of the file.");
+  throw CheckpointError(escaped("The bytes of " + entry.name + " in " + source_.name() +
+                                " are not those that were saved: their checksum differs. Use another copy of the file."));
 }
 
 bool looks_like_zip(const ByteSource& source) {

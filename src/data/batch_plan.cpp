@@ -1,6 +1,7 @@
 #include "data/batch_plan.h"
 
 #include <ATen/DeviceAccelerator.h>
+#include <accelerate/core/error.h>
 
 namespace accelerate::detail {
 namespace {
@@ -34,7 +35,8 @@ class ReaderPlan : public BatchPlan {
 
 class IndexedPlan : public ReaderPlan {
  public:
-  IndexedPlan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared) : ReaderPlan(reading), seed_(seed) {
+  IndexedPlan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared)
+      : ReaderPlan(reading), seed_(seed), shrunk_to_(shrunk_length(reading)), dataset_type_(reading.dataset_type) {
     if (auto* shard = dynamic_cast<BatchSamplerShard*>(reading.batches.get())) {
       batches_ = shard->batches_after(skip_shared);
       return;
@@ -59,11 +61,31 @@ class IndexedPlan : public ReaderPlan {
 
  protected:
   Anything read(const Ingredients& ingredients) const override {
+    check_indices(ingredients.indices);
     return batched_ ? reader_->read(ingredients.indices, seed_) : reader_->read_one(ingredients.indices.front(), seed_);
   }
 
  private:
+  /// The length of a dataset that has fewer samples than when the loader was made; else nothing: what indices mean is a matter of
+  /// the sampler and the dataset, which need not count from 0.
+  static std::optional<int64_t> shrunk_length(const Reading& reading) {
+    const auto before = reading.length_when_made, now = before ? reading.reader->size() : std::nullopt;
+    return now && *now < *before ? now : std::nullopt;
+  }
+
+  /// A sampler of the user's own may not know that the dataset has shrunk, and `get` beyond the end may do anything.
+  void check_indices(const Indices& indices) const {
+    for (const int64_t index : indices) {
+      if (!shrunk_to_ || index < *shrunk_to_) continue;
+      throw UsageError("a dataset (" + dataset_type_ + ") that has shrunk to " + std::to_string(*shrunk_to_) +
+                       " samples was asked for sample " + std::to_string(index) +
+                       ". A sampler with a length of its own must follow the length of its dataset.");
+    }
+  }
+
   const SampleSeed seed_;
+  const std::optional<int64_t> shrunk_to_;
+  const std::string dataset_type_;
   Source<Indices> batches_;
   Source<int64_t> indices_;
 };

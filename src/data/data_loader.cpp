@@ -4,6 +4,7 @@
 
 #include "data/batch_stream.h"
 #include "data/loader_core.h"
+#include "data/open_loop.h"
 
 namespace accelerate::detail {
 namespace {
@@ -11,8 +12,11 @@ namespace {
 /// A pass over a loader that nobody has prepared.
 class PlainPass : public LoaderPass {
  public:
-  explicit PlainPass(std::shared_ptr<LoaderCore> core)
-      : core_(std::move(core)), stream_(open_stream(core_->reading, core_->sample_seed())), to_skip_(core_->skip_batches) {}
+  PlainPass(std::shared_ptr<LoaderCore> core, std::source_location where)
+      : core_(std::move(core)),
+        stream_(open_stream(core_->reading, core_->sample_seed())),
+        to_skip_(core_->skip_batches),
+        loop_(/*prepared=*/false, where) {}
 
   Anything next() override {
     for (; to_skip_ > 0; --to_skip_) {
@@ -27,6 +31,7 @@ class PlainPass : public LoaderPass {
   const std::shared_ptr<LoaderCore> core_;
   const std::unique_ptr<BatchStream> stream_;
   int64_t to_skip_;
+  const OpenLoop loop_;
 };
 
 int64_t known(const std::optional<int64_t>& number, const char* what, const Reading& reading) {
@@ -36,13 +41,19 @@ int64_t known(const std::optional<int64_t>& number, const char* what, const Read
 
 }  // namespace
 
-std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location) { return std::make_shared<PlainPass>(shared_from_this()); }
+std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location where) {
+  return std::make_shared<PlainPass>(shared_from_this(), where);
+}
 
 StateDict LoaderCore::state_dict() const {
   throw UsageError("a loader has a state when an accelerator has prepared it, and this one was not.");
 }
 
 void LoaderCore::load_state_dict(const StateDict&) { state_dict(); }
+
+std::function<void()> LoaderCore::undo_of_load() {
+  return [] {};
+}
 
 std::shared_ptr<LoaderCore> LoaderCore::skipping(Reading what, int64_t batches) {
   auto core = std::make_shared<LoaderCore>(std::move(what));

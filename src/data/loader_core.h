@@ -5,6 +5,7 @@
 #include <accelerate/training/gradient_state.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -32,6 +33,8 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
   /// See LoaderHandle. UsageError from one that is not prepared.
   virtual StateDict state_dict() const;
   virtual void load_state_dict(const StateDict& state);
+  /// Puts back what load_state_dict changes, whatever the data are by then.
+  virtual std::function<void()> undo_of_load();
 
   void set_epoch(int64_t epoch) {
     iteration = epoch;

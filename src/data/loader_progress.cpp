@@ -4,8 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
 #include <accelerate/data/random_sampler.h>
+#include <c10/util/Type.h>
 
 #include <mutex>
+#include <typeinfo>
 
 #include "data/batch_stream.h"
 
@@ -39,6 +41,32 @@ Value value_of_numbers(const at::Tensor& numbers) { return numbers.defined() ? V
 
 at::Tensor numbers_from(const Value& value) { return value.is_none() ? at::Tensor() : value.as<at::Tensor>(); }
 
+Value value_of_count(const std::optional<int64_t>& count) { return count ? Value(*count) : Value(); }
+
+std::optional<int64_t> count_from(const Value& value) {
+  return value.is_none() ? std::nullopt : std::optional(value.get<int64_t>());
+}
+
+/// Its type, and what else decides which samples it draws.
+std::string description_of(const Sampler& sampler) {
+  const auto* random = dynamic_cast<const RandomSampler*>(&sampler);
+  return c10::demangle(typeid(sampler).name()) + (random && random->options().replacement ? " with replacement" : "");
+}
+
+/// The batches of all processes, as the user gave them.
+const BatchSampler& whole_batches(const Reading& reading) {
+  const BatchSampler* batches = reading.batches.get();
+  while (true) {
+    if (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches)) {
+      batches = skipping->whole().get();
+    } else if (const auto* shard = dynamic_cast<const BatchSamplerShard*>(batches)) {
+      batches = shard->whole().get();
+    } else {
+      return *batches;
+    }
+  }
+}
+
 /// The pass that is repeated drew its order from the default generator, where this one has a generator for it: that one is set to
 /// what was drawn from then.
 void draw_order_as_default(const Reading& reading, at::Generator order) {
@@ -53,6 +81,51 @@ void draw_order_as_default(const Reading& reading, at::Generator order) {
 }
 
 }  // namespace
+
+PassOrder PassOrder::of(const Reading& reading) {
+  PassOrder order{.dataset_length = reading.reader->size()};
+  if (reading.sampler) {
+    order.sampler_length = reading.sampler->size();
+    order.sampler = description_of(*reading.sampler);
+  } else if (reading.batches) {
+    order.batches = whole_batches(reading).size();
+  }
+  return order;
+}
+
+Value PassOrder::to_value() const {
+  return StateDict{{"dataset_length", value_of_count(dataset_length)},
+                   {"sampler_length", value_of_count(sampler_length)},
+                   {"sampler", sampler},
+                   {"batches", value_of_count(batches)}};
+}
+
+PassOrder PassOrder::from_value(const Value& value) {
+  return {count_from(value["dataset_length"]), count_from(value["sampler_length"]), value["sampler"].get<std::string>(),
+          value.as<StateDict>().contains("batches") ? count_from(value["batches"]) : std::nullopt};
+}
+
+std::string PassOrder::difference_to(const PassOrder& now) const {
+  const auto differ = [](const auto& saved, const auto& present) { return saved && present && *saved != *present; };
+  if (differ(dataset_length, now.dataset_length)) {
+    return "its dataset has " + std::to_string(*now.dataset_length) + " samples, and had " + std::to_string(*dataset_length) +
+           " when the checkpoint was saved";
+  }
+  if (differ(sampler_length, now.sampler_length)) {
+    return "its sampler visits " + std::to_string(*now.sampler_length) + " samples, and visited " +
+           std::to_string(*sampler_length) + " when the checkpoint was saved";
+  }
+  if (differ(batches, now.batches)) {
+    return "its sampler gives " + std::to_string(*now.batches) + " batches, and gave " + std::to_string(*batches) +
+           " when the checkpoint was saved";
+  }
+  if (sampler != now.sampler) {
+    const auto named = [](const std::string& type) { return type.empty() ? std::string("no sampler") : type; };
+    return "its order is that of " + named(now.sampler) + ", and was that of " + named(sampler) +
+           " when the checkpoint was saved";
+  }
+  return "";
+}
 
 RandomNumbers RandomNumbers::of(const Reading& reading) {
   return {numbers_of(at::globalContext().defaultGenerator(at::kCPU)), numbers_of(reading.options.generator),

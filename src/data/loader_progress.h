@@ -36,17 +36,39 @@ class ReplayedNumbers {
   at::Tensor present_;
 };
 
+/// What the positions of a pass refer to. In another order, or one of another length, the same position is another sample.
+struct PassOrder {
+  /// Samples in the dataset, and those that its sampler visits; nothing where they are not known.
+  std::optional<int64_t> dataset_length = {}, sampler_length = {};
+  /// What it is; empty where none decides the order.
+  std::string sampler = {};
+  /// How many batches of the user's own there are, before they are sharded; nothing where they are made of the sampler.
+  std::optional<int64_t> batches = {};
+
+  /// As a pass that begins now has it.
+  static PassOrder of(const Reading& reading);
+  Value to_value() const;
+  static PassOrder from_value(const Value& value);
+  /// How `now` differs, in words; empty where it does not, or one of the two is not known.
+  std::string difference_to(const PassOrder& now) const;
+};
+
 /// How far the newest pass over a prepared loader has come, and how to have its order again.
 struct LoaderProgress {
   int64_t epoch = 0;
   /// A pass has begun and did not come to its end.
   bool under_way = false;
+  /// Its last batch was handed out: nothing is left of this epoch, whatever the data are when the run resumes.
+  bool ended = false;
   /// What this process was given in it.
   int64_t batches = 0;
   /// The same for all processes together, counted before it is shared out: batches, or samples of an iterable dataset.
   int64_t shared = 0;
   int num_processes = 1;
+  bool split_batches = false;
   RandomNumbers start;
+  /// Nothing where it is not known: of a checkpoint of an earlier version.
+  std::optional<PassOrder> order = {};
 };
 
 /// What a pass leaves out at its beginning.

@@ -48,11 +48,23 @@ std::shared_ptr<LoaderCore> PreparedCore::skipping(Reading what, int64_t batches
   core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
   core->skipped = skipped + batches;
   core->origin = origin ? origin : std::static_pointer_cast<PreparedCore>(shared_from_this());
-  // The count replaces the position of a run that goes on; the order of its epoch stays.
-  core->resumed = std::exchange(resumed, std::nullopt);
-  if (core->resumed) core->resumed->batches = core->resumed->shared = 0;
   return core;
 }
+
+std::optional<LoaderProgress> PreparedCore::take_resumed() {
+  auto taken = std::exchange(resumed, std::nullopt);
+  if (taken || !origin) return taken;
+  taken = std::exchange(origin->resumed, std::nullopt);
+  if (taken) {
+    // The count of skipped batches replaces the position; the epoch and its order stay.
+    taken->batches = taken->shared = 0;
+    taken->ended = false;
+    iteration = taken->epoch;
+  }
+  return taken;
+}
+
+SeedableRandomSampler* PreparedCore::seedable() const { return dynamic_cast<SeedableRandomSampler*>(reading.sampler.get()); }
 
 SampleSeed PreparedCore::sample_seed() const {
   SampleSeed seed = LoaderCore::sample_seed();
@@ -81,19 +93,38 @@ int64_t PreparedCore::shared_by(int64_t batches) const {
 }
 
 StateDict PreparedCore::state_dict() const {
-  const LoaderProgress& at = *progress;
+  // Until the next pass begins, what was loaded is where the run is.
+  const LoaderProgress& at = resumed ? *resumed : *progress;
   StateDict state = {{"epoch", at.under_way ? at.epoch : iteration.load()},
                      {"under_way", at.under_way},
+                     {"ended", at.ended},
                      {"batches", at.batches},
                      {"shared", at.shared},
                      {"num_processes", at.num_processes},
+                     {"split_batches", at.split_batches},
                      {"batch_size", whole_batch_size(reading) ? Value(*whole_batch_size(reading)) : Value()},
                      {"start", at.start.to_value()},
                      {"now", RandomNumbers::of(reading).to_value()}};
-  if (const auto* seedable = dynamic_cast<const SeedableRandomSampler*>(reading.sampler.get())) {
-    state["seed"] = static_cast<int64_t>(seedable->initial_seed());
-  }
+  if (at.order) state["order"] = at.order->to_value();
+  if (const auto* sampler = seedable()) state["seed"] = static_cast<int64_t>(sampler->initial_seed());
   return state;
+}
+
+void PreparedCore::check_resumable(const StateDict& state, const LoaderProgress& at) const {
+  std::string difference;
+  const auto saved = state.at("batch_size");
+  const auto mine = whole_batch_size(reading);
+  if (saved.is_none() ? mine.has_value() : saved.get<int64_t>() != mine) {
+    difference = "its batch_size is " + (mine ? std::to_string(*mine) : "not known") + ", and was " + to_string(saved) +
+                 " when the checkpoint was saved";
+  } else if (at.order && (!sharing.dispatch || sharing.state.is_main_process())) {
+    difference = at.order->difference_to(PassOrder::of(reading));
+  }
+  if (difference.empty()) return;
+  throw UsageError("a loader of " + reading.dataset_type + " cannot resume in the middle of epoch " + std::to_string(at.epoch) +
+                   ": " + difference +
+                   ", so that samples would come twice or never. Resume with the same data, or start the epoch anew: "
+                   "load_state(folder, {.restart_epoch = true}).");
 }
 
 void PreparedCore::load_state_dict(const StateDict& state) {
@@ -102,20 +133,38 @@ void PreparedCore::load_state_dict(const StateDict& state) {
                     .batches = state.at("batches").get<int64_t>(),
                     .shared = state.at("shared").get<int64_t>(),
                     .num_processes = state.at("num_processes").get<int>(),
+                    .split_batches = sharing.split_batches,
                     .start = RandomNumbers::from_value(state.at("start"))};
   const auto now = RandomNumbers::from_value(state.at("now"));
-  const auto saved = state.at("batch_size");
-  const auto mine = whole_batch_size(reading);
-  if (at.under_way && (saved.is_none() ? mine.has_value() : saved.get<int64_t>() != mine)) {
-    throw UsageError("a loader of " + reading.dataset_type + " cannot go on in the middle of its epoch: its batch_size is " +
-                     (mine ? std::to_string(*mine) : "not known") + ", and that of the run that was saved was " +
-                     to_string(saved) + ". Use the same one, or save at the end of an epoch.");
+  if (state.contains("order")) at.order = PassOrder::from_value(state.at("order"));
+  if (state.contains("ended")) {  // older checkpoints have neither
+    at.ended = state.at("ended").get<bool>();
+    at.split_batches = state.at("split_batches").get<bool>();
   }
-  auto* seedable = dynamic_cast<SeedableRandomSampler*>(reading.sampler.get());
-  if (seedable && state.contains("seed")) seedable->set_initial_seed(static_cast<uint64_t>(state.at("seed").get<int64_t>()));
-  iteration = at.epoch;
+  const int64_t before = iteration;
+  set_epoch(at.epoch);  // the length of a dataset may depend on it
+  try {
+    if (at.under_way && !at.ended) check_resumable(state, at);
+  } catch (...) {
+    set_epoch(before);
+    throw;
+  }
+  if (seedable() && state.contains("seed")) {
+    seedable()->set_initial_seed(static_cast<uint64_t>(state.at("seed").get<int64_t>()));
+  }
   now.give_to(reading);
   resumed = at.under_way ? std::optional(at) : std::nullopt;
+}
+
+std::function<void()> PreparedCore::undo_of_load() {
+  const auto self = std::static_pointer_cast<PreparedCore>(shared_from_this());
+  const auto seed = seedable() ? std::optional(seedable()->initial_seed()) : std::nullopt;
+  return [self, seed, epoch = iteration.load(), position = resumed, now = RandomNumbers::of(reading)] {
+    self->set_epoch(epoch);
+    if (seed) self->seedable()->set_initial_seed(*seed);
+    now.give_to(self->reading);
+    self->resumed = position;
+  };
 }
 
 }  // namespace accelerate::detail

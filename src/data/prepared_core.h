@@ -5,6 +5,10 @@
 #include "data/loader_core.h"
 #include "data/loader_progress.h"
 
+namespace accelerate {
+class SeedableRandomSampler;
+}
+
 namespace accelerate::detail {
 
 /// How a prepared loader goes through its data.
@@ -39,6 +43,10 @@ class PreparedCore : public LoaderCore {
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
+  std::function<void()> undo_of_load() override;
+  /// What a pass that begins now resumes: loaded here, or into the loader that this one is a part of. Nothing for one that begins
+  /// at its beginning.
+  std::optional<LoaderProgress> take_resumed();
   /// Among how many processes the data are shared out.
   int num_processes() const;
   /// What so many batches of each process are before they are shared out.
@@ -52,6 +60,12 @@ class PreparedCore : public LoaderCore {
   /// The loader that this one is without its first `skipped` batches, whose progress it makes; null: this one itself.
   std::shared_ptr<PreparedCore> origin = {};
   int64_t skipped = 0;
+
+ private:
+  /// Null where the order is not drawn from a seed.
+  SeedableRandomSampler* seedable() const;
+  /// UsageError when the position of `at`, which is in the middle of an epoch, means other samples here.
+  void check_resumable(const StateDict& state, const LoaderProgress& at) const;
 };
 
 }  // namespace accelerate::detail

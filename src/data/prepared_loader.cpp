@@ -4,10 +4,12 @@
 #include <accelerate/data/random_sampler.h>
 
 #include <algorithm>
+#include <cstring>
 #include <typeinfo>
 
 #include "data/prepared_core.h"
 #include "data/worker_pool.h"
+#include "distributed/communicator.h"
 
 namespace accelerate::detail {
 namespace {
@@ -61,6 +63,17 @@ void make_seedable(Reading& reading, const DataLoaderConfiguration& configuratio
   if (configuration.data_seed) seeds.data_seed = static_cast<uint64_t>(*configuration.data_seed);
   reading.sampler = std::make_shared<SeedableRandomSampler>(*random, seeds);
   if (reading.batches) reading.batches = with_sampler(reading.batches, reading.sampler);
+}
+
+/// Ranks that were seeded apart would each take its part of another order, and samples would come twice or never.
+void agree_on_seed(const Reading& reading, const ProcessState& state) {
+  auto* seedable = dynamic_cast<SeedableRandomSampler*>(reading.sampler.get());
+  if (seedable == nullptr || !state.communicator()) return;
+  uint64_t seed = seedable->initial_seed();
+  const std::string bytes =
+      state.communicator()->broadcast_bytes({reinterpret_cast<const char*>(&seed), sizeof(seed)}, 0, "prepare", {});
+  std::memcpy(&seed, bytes.data(), sizeof(seed));
+  seedable->set_initial_seed(seed);
 }
 
 void shard_stream(Reading& reading, bool split_batches, int num_processes, int process_index) {
@@ -118,6 +131,7 @@ LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation&
   } else if (num_processes > 1) {
     if (reading.batches) sharing.synchronized = reading.batches->own_generator();
     shard_batches(reading, configuration, num_processes, process_index);
+    if (!configuration.data_seed) agree_on_seed(reading, preparation.state);
   }
   if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);
   auto core = std::make_shared<PreparedCore>(std::move(reading), std::move(sharing));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "data/open_loop.h"
 #include "data/prepared_core.h"
 
 namespace accelerate::detail {
@@ -39,7 +40,10 @@ class PreparedPass : public LoaderPass {
     progress_->shared = core_->shared_by(progress_->batches) + begun_at_;
   }
   LoaderProgress begin_or_resume();
+  /// UsageError on all processes when their lengths differ.
+  void compare_lengths() const;
   void leave();
+  const OpenLoop loop_;
   std::shared_ptr<LoaderPosition> position_;
   std::shared_ptr<LoaderProgress> progress_;
   std::optional<ReplayedNumbers> replay_;

@@ -144,21 +144,32 @@ Source<Indices> DrawnSampler::runs(int64_t length) {
 }
 
 RandomSampler::RandomSampler(int64_t length, RandomSamplerOptions options)
+    : RandomSampler([length] { return length; }, std::move(options)) {}
+
+RandomSampler::RandomSampler(DatasetLength length, RandomSamplerOptions options)
     : DrawnSampler(std::move(options.generator)),
-      length_(length),
+      length_(std::move(length)),
       replacement_(options.replacement),
       num_samples_(options.num_samples) {
-  if (length_ < 1) {
-    throw UsageError("RandomSampler was given a length of " + std::to_string(length_) +
-                     "; expected 1 or more. A dataset without samples cannot be shuffled.");
-  }
+  checked_length();
   if (num_samples() < 1) {
     throw UsageError("RandomSampler was given num_samples = " + std::to_string(num_samples()) + "; expected 1 or more.");
   }
 }
 
+int64_t RandomSampler::checked_length() const {
+  const int64_t present = length();
+  if (present < 1) {
+    throw UsageError("RandomSampler was given a length of " + std::to_string(present) +
+                     "; expected 1 or more. A dataset without samples cannot be shuffled.");
+  }
+  return present;
+}
+
 DrawnSampler::Blocks RandomSampler::blocks() {
-  return [made = options(), n = length_, count = num_samples(), pass = std::optional<RandomPass>()](size_t at_most) mutable {
+  const int64_t present = checked_length();
+  return [made = options(), n = present, count = num_samples_.value_or(present),
+          pass = std::optional<RandomPass>()](size_t at_most) mutable {
     if (!pass) pass.emplace(n, count, made.replacement, begin_random_pass(made.generator));
     return (*pass)(at_most);
   };
@@ -169,15 +180,20 @@ RandomSamplerOptions RandomSampler::options() const {
 }
 
 SeedableRandomSampler::SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds, RandomSamplerOptions options)
-    : RandomSampler(length, std::move(options)),
+    : SeedableRandomSampler([length] { return length; }, seeds, std::move(options)) {}
+
+SeedableRandomSampler::SeedableRandomSampler(DatasetLength length, const SeedableSamplerOptions& seeds,
+                                             RandomSamplerOptions options)
+    : RandomSampler(std::move(length), std::move(options)),
       initial_seed_(seeds.data_seed ? *seeds.data_seed : at::globalContext().defaultGenerator(at::kCPU).current_seed()),
       epoch_(std::make_shared<int64_t>(seeds.epoch)) {}
 
 SeedableRandomSampler::SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds)
-    : SeedableRandomSampler(other.length(), seeds, other.options()) {}
+    : SeedableRandomSampler(other.length_, seeds, other.options()) {}
 
 DrawnSampler::Blocks SeedableRandomSampler::blocks() {
-  return [made = options(), n = length(), count = num_samples(), first_seed = initial_seed_, epoch = epoch_,
+  const int64_t present = checked_length();
+  return [made = options(), n = present, count = num_samples_.value_or(present), first_seed = initial_seed_, epoch = epoch_,
           pass = std::optional<RandomPass>(), ended = false](size_t at_most) mutable {
     if (!pass) {
       const uint64_t seed = first_seed + static_cast<uint64_t>(*epoch);

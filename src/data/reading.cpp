@@ -47,12 +47,13 @@ void check_order(const DataLoaderOptions& options, bool iterable) {
 
 std::shared_ptr<Sampler> sampler_for(const Reading& reading) {
   if (reading.options.sampler) return reading.options.sampler;
-  const auto size = reading.reader->size();
-  expect(size.has_value(), "the dataset (" + reading.dataset_type + ") does not know its size: give a sampler.");
+  expect(reading.reader->size().has_value(),
+         "the dataset (" + reading.dataset_type + ") does not know its size: give a sampler.");
+  const DatasetLength length = [reader = reading.reader] { return reader->size().value_or(0); };
   if (reading.options.shuffle) {
-    return std::make_shared<RandomSampler>(*size, RandomSamplerOptions{.generator = reading.options.generator});
+    return std::make_shared<RandomSampler>(length, RandomSamplerOptions{.generator = reading.options.generator});
   }
-  return std::make_shared<SequentialSampler>(*size);
+  return std::make_shared<SequentialSampler>(length);
 }
 
 int64_t batches_of(int64_t samples, int64_t batch, bool drop_last) {
@@ -66,6 +67,7 @@ Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions opti
   check_order(options, reader->iterable());
   Reading reading{.reader = std::move(reader), .options = std::move(options)};
   reading.dataset_type = c10::demangle(reading.reader->dataset_type());
+  if (reading.options.sampler || reading.options.batch_sampler) reading.length_when_made = reading.reader->size();
   if (reading.options.persistent_workers) reading.workers = std::make_shared<KeptWorkers>();
   if (reading.iterable()) {
     reading.iterable_batch = reading.options.batch_size;

@@ -26,6 +26,8 @@ struct Reading {
   std::optional<IterableShardOptions> shard = {};
   /// The workers between passes, where they persist.
   std::shared_ptr<KeptWorkers> workers = {};
+  /// Of the dataset when the loader was made, where a sampler of the user's own may not know that it has shrunk since.
+  std::optional<int64_t> length_when_made = {};
   /// The dataset's type, for messages.
   std::string dataset_type = {};
 

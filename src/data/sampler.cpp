@@ -25,19 +25,27 @@ Source<Indices> Sampler::runs(int64_t length) {
   };
 }
 
-SequentialSampler::SequentialSampler(int64_t length) : length_(length) {
+namespace {
+
+/// A pass to a negative end would never come to it.
+int64_t sequential_length(int64_t length) {
   if (length < 0) throw UsageError("SequentialSampler was given a length of " + std::to_string(length) + "; expected 0 or more.");
+  return length;
 }
 
+}  // namespace
+
+SequentialSampler::SequentialSampler(int64_t length) : length_([length] { return length; }) { sequential_length(length); }
+
 Source<int64_t> SequentialSampler::indices() {
-  return [next = int64_t{0}, length = length_]() mutable -> std::optional<int64_t> {
+  return [next = int64_t{0}, length = sequential_length(length_())]() mutable -> std::optional<int64_t> {
     if (next == length) return std::nullopt;
     return next++;
   };
 }
 
 Source<Indices> SequentialSampler::runs(int64_t length) {
-  return [next = int64_t{0}, end = length_, length]() mutable -> std::optional<Indices> {
+  return [next = int64_t{0}, end = sequential_length(length_()), length]() mutable -> std::optional<Indices> {
     if (next == end) return std::nullopt;
     Indices run(static_cast<size_t>(std::min(length, end - next)));
     std::iota(run.begin(), run.end(), next);

@@ -40,6 +40,24 @@ std::string describe_leaves(const detail::Leaves& leaves) {
   return leaves.outline == "t" ? text : text + " nested as " + leaves.outline;
 }
 
+/// For the comparison of calls; nothing for a lone tensor.
+std::optional<Nesting> nesting_of(const detail::Leaves& leaves) {
+  return leaves.outline == "t" ? std::nullopt : std::optional(Nesting(leaves.outline, leaves.tensors.size()));
+}
+
+/// Which of the tensors of nested data a collective is about.
+struct Leaf {
+  const Nesting* nesting;
+  size_t number;
+};
+
+/// Calls a collective for one tensor after the other.
+template <class Exchange>
+void for_each_leaf(const detail::Leaves& leaves, Exchange exchange) {
+  const auto nesting = nesting_of(leaves);
+  for (size_t i = 0; i < leaves.tensors.size(); ++i) exchange(*leaves.tensors[i], Leaf{nesting ? &*nesting : nullptr, i});
+}
+
 /// Before an exchange. In debug mode the processes first tell each other what they are about to do, also when it is a
 /// mistake, so that one that is made by some of them only is an error on all. `problem` is this process's own mistake.
 template <class Describe>
@@ -89,24 +107,31 @@ at::Tensor own(const at::Tensor& tensor) {
   return elements.is_alias_of(tensor) ? elements.clone() : elements;
 }
 
-at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, std::source_location where) {
+/// A tensor without elements on one rank may have some on another, which must not wait for it, nor it return.
+void exchange_nothing(Communicator& peers, const char* call, const Given& given, std::source_location where) {
+  if (!NoHostExchanges::refused()) peers.barrier(call, where, given);
+}
+
+at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, const Leaf& leaf, std::source_location where) {
   const at::Tensor input = plain(tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor);
   auto shape = input.sizes().vec();
   shape[0] *= peers.size();
   at::Tensor output = at::empty(shape, input.options());
-  if (input.numel() == 0) return output;
+  const Given given{.tensor = &input, .nesting = leaf.nesting, .leaf = leaf.number};
+  if (input.numel() == 0) return exchange_nothing(peers, "gather", given, where), output;
   at::Tensor sent = as_sent(input), received = as_sent(output);
-  peers.all_gather(received, sent, "gather", where);
+  peers.all_gather(received, sent, "gather", where, &given);
   return output;
 }
 
-void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, std::source_location where) {
+void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, const Leaf& leaf, std::source_location where) {
   // The sender keeps what it has. A receiver needs room of its own: what it passed may be a view of something that must not
   // change.
   tensor = peers.rank() == from ? plain(tensor) : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
-  if (tensor.numel() == 0) return;
+  const Given given{.tensor = &tensor, .how = "from " + std::to_string(from), .nesting = leaf.nesting, .leaf = leaf.number};
+  if (tensor.numel() == 0) return exchange_nothing(peers, "broadcast", given, where);
   at::Tensor sent = as_sent(tensor);
-  peers.broadcast(sent, from, "broadcast", where);
+  peers.broadcast(sent, from, "broadcast", where, &given);
 }
 
 /// Why these tensors cannot be reduced so, or nothing.
@@ -127,15 +152,18 @@ std::string problem_of(const ProcessState& state, const detail::Leaves& leaves, 
   return "";
 }
 
-at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduction reduction, std::source_location where) {
+at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduction reduction, const Leaf& leaf,
+                      std::source_location where) {
   Communicator& peers = *state.communicator();
   at::Tensor result = own(tensor);
-  if (result.numel() == 0) return result;
+  const Given given{
+      .tensor = &tensor, .how = std::string("by ") + to_string(reduction), .nesting = leaf.nesting, .leaf = leaf.number};
+  if (result.numel() == 0) return exchange_nothing(peers, "reduce", given, where), result;
   const auto dtype = result.scalar_type();
   at::Tensor data = at::isComplexType(dtype) ? at::view_as_real(result) : result.to(*reducible_as(dtype));
   // Truth values are joined by "or": adding their bytes would leave bytes that are neither 0 nor 1.
   const bool maximum = reduction == Reduction::max || dtype == at::kBool;
-  peers.all_reduce(data, maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM, "reduce", where);
+  peers.all_reduce(data, maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM, "reduce", where, &given);
   if (data.scalar_type() != dtype && !at::isComplexType(dtype)) result = data.to(dtype);
   if (reduction == Reduction::mean) result.div_(peers.size());
   return result;
@@ -200,7 +228,8 @@ void gather(const ProcessState& state, const Leaves& leaves, std::source_locatio
   if (!state.communicator()) return;
   agree(
       state, "gather", [&] { return describe_leaves(leaves); }, problem_of(leaves), where);
-  for (at::Tensor* tensor : leaves.tensors) *tensor = gather_one(*state.communicator(), *tensor, where);
+  for_each_leaf(leaves,
+                [&](at::Tensor& tensor, const Leaf& leaf) { tensor = gather_one(*state.communicator(), tensor, leaf, where); });
 }
 
 void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
@@ -214,7 +243,8 @@ void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction
   agree(
       state, "reduce", [&] { return describe_leaves(leaves) + " by " + to_string(reduction); },
       problem_of(state, leaves, reduction), where);
-  for (at::Tensor* tensor : leaves.tensors) *tensor = reduce_one(state, *tensor, reduction, where);
+  for_each_leaf(leaves,
+                [&](at::Tensor& tensor, const Leaf& leaf) { tensor = reduce_one(state, tensor, reduction, leaf, where); });
 }
 
 void broadcast(const ProcessState& state, const Leaves& leaves, int from_process, std::source_location where) {
@@ -223,7 +253,9 @@ void broadcast(const ProcessState& state, const Leaves& leaves, int from_process
   agree(
       state, "broadcast", [&] { return describe_leaves(leaves) + " from " + std::to_string(from_process); }, problem_of(leaves),
       where);
-  for (at::Tensor* tensor : leaves.tensors) broadcast_one(*state.communicator(), *tensor, from_process, where);
+  for_each_leaf(leaves, [&](at::Tensor& tensor, const Leaf& leaf) {
+    broadcast_one(*state.communicator(), tensor, from_process, leaf, where);
+  });
 }
 
 void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options,
@@ -245,7 +277,10 @@ void pad_across_processes(const ProcessState& state, const Leaves& leaves, const
     const auto dim = dim_of(*leaves.tensors[i], options);
     length[i] = dim ? leaves.tensors[i]->size(*dim) : -1;
   }
-  state.communicator()->all_reduce(lengths, c10d::ReduceOp::MAX, "pad_across_processes", where);
+  const auto nesting = nesting_of(leaves);
+  const Given given{
+      .tensor = &lengths, .how = "along dimension " + std::to_string(options.dim), .nesting = nesting ? &*nesting : nullptr};
+  state.communicator()->all_reduce(lengths, c10d::ReduceOp::MAX, "pad_across_processes", where, &given);
   for (size_t i = 0; i < leaves.tensors.size(); ++i) *leaves.tensors[i] = pad_one(*leaves.tensors[i], length[i], options);
 }
 

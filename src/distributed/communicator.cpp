@@ -2,14 +2,15 @@
 
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
-#include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
 #include <cstring>
 #include <exception>
 #include <utility>
 
+#include "core/source_line.h"
 #include "distributed/bounded.h"
+#include "launch/failure_notes.h"
 
 namespace accelerate {
 namespace {
@@ -23,18 +24,19 @@ constexpr std::chrono::seconds kHostPatience{30};
 /// And how often it looks whether there is anybody left to wait for.
 constexpr std::chrono::milliseconds kHostLook{500};
 
-/// How often a rank in an exchange looks whether the group is lost.
-constexpr std::chrono::milliseconds kLostLook{1000};
+/// How often a rank in an exchange looks whether the group is lost, and every how many looks for ranks that died.
+constexpr std::chrono::milliseconds kLostLook{100};
+constexpr int kLooksForDead = 10;
+
+/// What debug mode does before a call: the same for all of them.
+constexpr const char* kComparison = "comparing calls";
 
 /// How long a rank that waits for a key sleeps before it looks again: at first, and at most.
 constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{20000};
 
-/// Where a call was made; nothing where it cannot be known.
-std::string at_place(std::source_location where) {
-  return where.line() == 0 ? "" : std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
-}
-
 at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kByte)); }
+
+std::string from_rank(int rank) { return "from " + std::to_string(rank); }
 
 /// c10d notes a group's first exchange in a table of the whole process without a lock (2.11), so groups used by several
 /// threads start theirs one at a time.
@@ -48,6 +50,24 @@ c10::intrusive_ptr<c10d::Work> start_broadcast(c10d::Backend& backend, const at:
   options.rootRank = from;
   std::vector<at::Tensor> tensors = {tensor};
   return backend.broadcast(tensors, options);
+}
+
+c10::intrusive_ptr<c10d::Work> start_all_reduce(c10d::Backend& backend, const at::Tensor& tensor,
+                                                c10d::ReduceOp::RedOpType operation) {
+  c10d::AllreduceOptions options;
+  options.reduceOp = operation;
+  std::vector<at::Tensor> tensors = {tensor};
+  return backend.allreduce(tensors, options);
+}
+
+/// What a call of the library's own gives, or of the user's program.
+CallNote note_of(const char* call, std::source_location where, const Given& given) {
+  return {.name = call, .where = where, .tensor = given.tensor, .how = given.how, .nesting = given.nesting, .leaf = given.leaf};
+}
+
+CallNote note_of(const char* call, std::source_location where, const at::Tensor& sent, std::string how, const Given* given) {
+  if (given != nullptr) return note_of(call, where, *given);
+  return {.name = call, .where = where, .tensor = &sent, .how = std::move(how)};
 }
 
 /// What can be neither used nor ended. Held, so that it is not taken for a leak.
@@ -75,6 +95,8 @@ NoHostExchanges::NoHostExchanges(void (*refuse)()) : before_(std::exchange(refus
 
 NoHostExchanges::~NoHostExchanges() { refuse_host_exchange = before_; }
 
+bool NoHostExchanges::refused() { return refuse_host_exchange != nullptr; }
+
 Communicator::Communicator(GroupParts parts)
     : parts_(std::move(parts)), rank_(parts_.group->getRank()), size_(parts_.group->getSize()) {
   try {
@@ -101,6 +123,7 @@ Communicator::~Communicator() {
   exchange_watch_.reset();
   // Before any connection is closed, so that whoever sees it closed sees why.
   if (logbook_) logbook_->end(failed_ || unwinding ? Ending::failed : Ending::finished);
+  if (unwinding && !failed_) leave_failure_note(FailureNote::own);
   if (!parts_.owned) return;
   // Nobody waits for the end of a group that failed.
   if (size_ > 1 && !failed_) signal("end/" + std::to_string(rank_), detective_ ? detective_->last_report() : "1");
@@ -139,6 +162,7 @@ void Communicator::serve_until_all_have_ended() noexcept {
 }
 
 void Communicator::watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where) {
+  leave_failure_note(FailureNote::none);  // what failed before this group was made has been dealt with
   if (size_ == 1) return;
   auto logbook = std::make_shared<Logbook>();
   const auto card = ProcessCard::of_this_process(machine, logbook->descriptor());
@@ -148,12 +172,22 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
                        .first_serves_store = parts_.first_serves_store,
                        .threshold = threshold};
   for (const auto& bytes : all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", where)) {
-    if (bytes.size() != sizeof(card)) fail("joining", where, "a peer is of another version of this library");
-    std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
+    const bool same_size = bytes.size() == sizeof(card);
+    if (same_size) std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
+    if (!same_size || parts.cards.back().layout != card.layout)
+      fail("joining", where, "a peer is of another version of this library: build the programs of all ranks with the same one");
   }
   detective_ = std::make_shared<Detective>(std::move(parts));
   // Who leaves at once must not be gone before the others hold its notes.
-  barrier(where);
+  const auto see_everyone = all_gather_bytes(detective_->sees_everyone() ? "yes" : "no", "joining", where);
+  hosts_compare_ = std::find(see_everyone.begin(), see_everyone.end(), "no") != see_everyone.end();
+  if (hosts_compare_ && !parts_.owned) {
+    try {
+      exchange_marks(0);
+    } catch (const std::exception&) {  // not by this backend, which is the same on all ranks
+      hosts_compare_ = false;
+    }
+  }
   Busy::belongs_to(logbook);
   logbook_ = std::move(logbook);
 }
@@ -170,11 +204,13 @@ c10d::Backend& Communicator::backend_for(at::DeviceType device) {
   }
 }
 
-void Communicator::fail(const char* call, std::source_location where, const std::string& reason) {
+void Communicator::fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch) {
   std::string story =
-      std::string(call) + at_place(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
-  story += detective_ ? detective_->explain(reason) + "\nThe backend's words: " + reason : reason;
+      std::string(call) + at_line(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
+  story += detective_ ? detective_->explain(reason, mismatch) : reason;
+  if (detective_ && !reason.empty()) story += "\nThe backend's words: " + reason;
   if (logbook_) logbook_->end(Ending::failed);
+  leave_failure_note(FailureNote::collective);  // the launcher must not blame this rank for ending before the cause
   {
     const std::lock_guard lock(story_mutex_);
     if (!failed_.exchange(true)) story_ = story;
@@ -185,20 +221,56 @@ void Communicator::fail(const char* call, std::source_location where, const std:
 void Communicator::check_usable(const char* call, std::source_location where) {
   if (!failed_) return;
   const std::lock_guard lock(story_mutex_);
-  throw DistributedError(std::string(call) + at_place(where) + " cannot run: the group is unusable since " + story_);
+  throw DistributedError(std::string(call) + at_line(where) + " cannot run: the group is unusable since " + story_);
+}
+
+bool Communicator::is_lost(int look) const { return look % kLooksForDead == 0 ? detective_->is_lost() : detective_->is_told(); }
+
+void Communicator::check_not_lost() const {
+  if (logbook_ && detective_->is_told()) throw GroupLost();
+}
+
+void Communicator::compare_on_host(int64_t number, const CallNote& call) const {
+  if (detective_->is_contradicted(number)) throw GroupLost(number);
+  if (call.must_agree()) detective_->let_others_catch_up(number, parts_.timeout);
+}
+
+std::vector<uint64_t> Communicator::exchange_marks(uint64_t mine) {
+  at::Tensor sent = byte_buffer(8 * size_).view(at::kLong), received = byte_buffer(8 * size_).view(at::kLong);
+  sent.fill_(static_cast<int64_t>(mine));
+  // Not an all-gather: nothing else in the group is sent in this way, so nothing else can be taken for it.
+  std::vector<int64_t> evenly;
+  std::unique_lock lock(starting());
+  auto work = cpu_backend_->alltoall_base(received, sent, evenly, evenly);
+  lock.unlock();
+  wait_watchfully(*work);
+  const auto* theirs = received.const_data_ptr<int64_t>();
+  return {theirs, theirs + size_};
+}
+
+void Communicator::compare_between_hosts(int64_t number) {
+  const uint64_t mine = logbook_->mark(number);
+  const auto marks = exchange_marks(mine);
+  if (std::any_of(marks.begin(), marks.end(), [mine](uint64_t mark) { return contradict(mine, mark); })) throw GroupLost(number);
 }
 
 template <class Action>
-void Communicator::guarded(const char* call, std::source_location where, const at::Tensor* exchanged, Action&& action) {
-  check_usable(call, where);
-  const int64_t number = logbook_ ? logbook_->enter(call, where, exchanged) : 0;
+void Communicator::guarded(const CallNote& call, Action&& action) {
+  check_usable(call.name, call.where);
+  int64_t number = 0;
   try {
-    action();
+    if (logbook_) {
+      number = logbook_->enter(call);
+      compare_on_host(number, call);
+    }
+    action(number);
   } catch (const UsageError&) {
     if (logbook_) logbook_->leave(number);
     throw;  // nothing has been exchanged
+  } catch (const GroupLost& lost) {
+    fail(call.name, call.where, "", lost.mismatch);
   } catch (const std::exception& error) {
-    if (refuse_host_exchange == nullptr) fail(call, where, words_of(error));
+    if (refuse_host_exchange == nullptr) fail(call.name, call.where, words_of(error));
     if (logbook_) logbook_->leave(number);
     throw;
   }
@@ -206,12 +278,15 @@ void Communicator::guarded(const char* call, std::source_location where, const a
 }
 
 template <class Start>
-void Communicator::exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared,
-                            Start&& start) {
+void Communicator::exchange(at::DeviceType device, CallNote call, bool between_hosts, Start&& start) {
   if (device == at::kCPU && refuse_host_exchange != nullptr) refuse_host_exchange();
-  guarded(call, where, compared, [&] {
-    c10d::Backend& backend = backend_for(device);
-    const bool on_host = &backend == cpu_backend_.get();
+  c10d::Backend& backend = backend_for(device);
+  const bool on_host = &backend == cpu_backend_.get();
+  if (!on_host) call.how += (call.how.empty() ? "on " : " on ") + c10::DeviceTypeName(device, true);
+  guarded(call, [&](int64_t number) {
+    check_not_lost();
+    // While a step is recorded nothing is sent.
+    if (between_hosts && hosts_compare_ && refuse_host_exchange == nullptr) compare_between_hosts(number);
     std::unique_lock lock(starting(), std::defer_lock);
     if (on_host) lock.lock();  // only gloo starts without waiting for anybody
     auto work = start(backend);
@@ -227,7 +302,7 @@ void Communicator::exchange(at::DeviceType device, const char* call, std::source
 /// Gloo notices a dead peer only on the connections to it, and not while a child of that peer holds them open. Who waits for
 /// another one looks now and then whether the group is lost.
 void Communicator::wait_watchfully(c10d::Work& work) {
-  for (;;) {
+  for (int look = 1;; ++look) {
     try {
       work.wait(kLostLook);
       return;
@@ -237,69 +312,18 @@ void Communicator::wait_watchfully(c10d::Work& work) {
         return;
       }
     }
-    if (!detective_->is_lost()) continue;
+    if (!is_lost(look)) continue;
     abandoned_ = true;
     throw std::runtime_error("The exchange cannot end, since the group is lost.");
   }
 }
 
-ExchangeWatch& Communicator::exchange_watch() {
-  const std::lock_guard lock(pass_mutex_);
-  if (!exchange_watch_) {
-    exchange_watch_ =
-        std::make_unique<ExchangeWatch>([detective = detective_.get()] { return detective != nullptr && detective->is_lost(); },
-                                        [this](const std::string& reason) { fail_pass(reason); });
-  }
-  return *exchange_watch_;
-}
-
-void Communicator::during(const char* call, std::source_location where, const std::function<void()>& action) {
-  check_usable(call, where);
-  {
-    const std::lock_guard lock(pass_mutex_);
-    pass_ = Pass{call, where};
-  }
-  try {
-    action();
-  } catch (const c10::DistError& error) {
-    begin_waiting();
-    fail(call, where, words_of(error));
-  } catch (const DistributedError&) {
-    if (!failed_) end_pass();
-    throw;
-  } catch (...) {
-    if (const std::string reason = exchange_watch().failure(); !reason.empty()) fail(call, where, reason);
-    end_pass();
-    throw;  // the caller's own: nothing is wrong with the group
-  }
-  end_pass();
-}
-
-void Communicator::end_pass() {
-  const std::lock_guard lock(pass_mutex_);
-  if (logbook_ && pass_ && pass_->number != 0) logbook_->leave(pass_->number);
-  pass_.reset();
-}
-
-void Communicator::fail_pass(const std::string& reason) {
-  begin_waiting();
-  Pass pass;
-  {
-    const std::lock_guard lock(pass_mutex_);
-    if (pass_) pass = *pass_;
-  }
-  fail(pass.call, pass.where, reason);
-}
-
 void Communicator::align_calls(const char* call, std::source_location where) {
   at::Tensor number = byte_buffer(sizeof(int64_t)).view(at::kLong);
   *number.data_ptr<int64_t>() = logbook_ ? logbook_->page().calls.load() : 0;
-  all_reduce(number, c10d::ReduceOp::MAX, call, where);
+  exchange(at::kCPU, {.name = call, .where = where, .compared = false}, false,
+           [&](c10d::Backend& backend) { return start_all_reduce(backend, number, c10d::ReduceOp::MAX); });
   if (logbook_) logbook_->skip_to(*number.data_ptr<int64_t>() + 1);
-}
-
-c10::intrusive_ptr<WatchfulGroup> Communicator::background_group() {
-  return c10::make_intrusive<WatchfulGroup>(*this, parts_.group);
 }
 
 c10::intrusive_ptr<c10d::Work> Communicator::start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action) {
@@ -307,49 +331,9 @@ c10::intrusive_ptr<c10d::Work> Communicator::start(const std::function<c10::intr
   return action(*cpu_backend_);
 }
 
-void Communicator::wait_for_work(c10d::Work& work) {
-  begin_waiting();
-  try {
-    if (!detective_) {
-      work.wait();
-      return;
-    }
-    wait_watchfully(work);
-  } catch (const std::exception& error) {
-    fail_pass(words_of(error));
-  }
-}
-
-c10::intrusive_ptr<c10::ivalue::Future> Communicator::watched(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
-  return exchange_watch().watched(future);
-}
-
-void Communicator::begin_waiting() {
-  const std::lock_guard lock(pass_mutex_);
-  if (logbook_ && pass_ && pass_->number == 0) pass_->number = logbook_->enter(pass_->call, pass_->where, nullptr);
-}
-
-void Communicator::expect_waiting() {
-  bool unguided = false;
-  {
-    const std::lock_guard lock(pass_mutex_);
-    if (!pass_) pass_ = Pass{.unguided = true};
-    unguided = pass_->unguided;
-    // One that is not guided may be left over from a pass that ended with an error of the user's own.
-    if (pass_->expected && !unguided) return;
-    pass_->expected = true;
-  }
-  auto& engine = torch::autograd::Engine::get_default_engine();
-  // Before the reducer's own, which waits; what is queued by then comes after it.
-  engine.queue_callback([this, unguided, &engine] {
-    begin_waiting();
-    if (unguided) engine.queue_callback([this] { end_pass(); });
-  });
-}
-
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {
   // The place is told and not compared: the same call may stand in two branches of an if.
-  const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + at_place(where), call, where);
+  const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + at_line(where), kComparison, where);
   const auto field = [](const std::string& wish, int number) {
     size_t begin = 0;
     while (number-- > 0) begin = wish.find('\n', begin) + 1;
@@ -361,7 +345,7 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   };
   const bool same_call = all_have_the_same(0);
   if (same_call && all_have_the_same(1)) return;
-  std::string story = std::string(call) + at_place(where) + " cannot run: ";
+  std::string story = std::string(call) + at_line(where) + " cannot run: ";
   story +=
       same_call
           ? "the processes do not agree on what to exchange. Make shapes and dtypes equal, for example with pad_across_processes."
@@ -374,37 +358,36 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   throw DistributedError(story);
 }
 
-void Communicator::barrier(std::source_location where) {
-  exchange(at::kCPU, "wait_for_everyone", where, nullptr, [](c10d::Backend& backend) { return backend.barrier(); });
+void Communicator::barrier(const char* call, std::source_location where, const Given& given) {
+  exchange(at::kCPU, note_of(call, where, given), true, [](c10d::Backend& backend) { return backend.barrier(); });
 }
 
-void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
-  exchange(input.device().type(), call, where, &input,
+void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
+                              const Given* given) {
+  exchange(input.device().type(), note_of(call, where, input, "", given), given != nullptr,
            [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 // Objects: what one rank sends may be longer than what another does.
 void Communicator::gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
-  exchange(at::kCPU, call, where, nullptr, [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  exchange(at::kCPU, {.name = call, .where = where}, true,
+           [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call,
-                              std::source_location where) {
-  exchange(tensor.device().type(), call, where, &tensor, [&](c10d::Backend& backend) {
-    c10d::AllreduceOptions options;
-    options.reduceOp = operation;
-    std::vector<at::Tensor> tensors = {tensor};
-    return backend.allreduce(tensors, options);
-  });
+                              std::source_location where, const Given* given) {
+  exchange(tensor.device().type(), note_of(call, where, tensor, "", given), given != nullptr,
+           [&](c10d::Backend& backend) { return start_all_reduce(backend, tensor, operation); });
 }
 
-void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where) {
-  exchange(tensor.device().type(), call, where, &tensor,
+void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given) {
+  exchange(tensor.device().type(), note_of(call, where, tensor, from_rank(from), given), given != nullptr,
            [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
 }
 
 void Communicator::send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where) {
-  exchange(at::kCPU, call, where, nullptr, [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
+  exchange(at::kCPU, {.name = call, .where = where, .how = from_rank(from)}, true,
+           [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, const char* call, std::source_location where) {
@@ -479,12 +462,12 @@ int Communicator::next_scope(const char* call) {
 }
 
 void Communicator::pass(const char* call, std::source_location where) {
-  guarded(call, where, nullptr, [] {});
+  guarded({.name = call, .where = where}, [](int64_t) {});
 }
 
 void Communicator::wait_for(const std::string& key, int from, const char* call, std::source_location where) {
   if (refuse_host_exchange != nullptr) refuse_host_exchange();
-  guarded(call, where, nullptr, [&] {
+  guarded({.name = call, .where = where}, [&](int64_t) {
     // Looks at the processes first: a client that meets a dead host fills the screen with stack frames.
     const auto poll = [key, from, store = parts_.store, detective = detective_, limit = parts_.timeout] {
       const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <mutex>
 #include <source_location>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
@@ -40,8 +41,28 @@ class NoHostExchanges {
   NoHostExchanges(const NoHostExchanges&) = delete;
   NoHostExchanges& operator=(const NoHostExchanges&) = delete;
 
+  /// Whether one lives in this thread.
+  static bool refused();
+
  private:
   void (*before_)();
+};
+
+/// The group cannot be used any more, because of a call that differs (by its number) or for a reason that is known already.
+struct GroupLost : std::runtime_error {
+  explicit GroupLost(int64_t differing = 0) : std::runtime_error("The group is lost."), mismatch(differing) {}
+  int64_t mismatch;
+};
+
+/// What the user's program has given to a collective, where that is not what is sent. It must agree on all ranks, and is compared
+/// before anything is sent, between hosts too.
+struct Given {
+  const at::Tensor* tensor = nullptr;
+  /// "by sum", "from 0".
+  std::string how = {};
+  /// See CallNote.
+  const Nesting* nesting = nullptr;
+  std::optional<size_t> leaf = {};
 };
 
 /// The exchanges of one group: c10d underneath, errors that tell the story above. Tensors must be contiguous and dense;
@@ -65,11 +86,15 @@ class Communicator {
   /// it is not the same everywhere; nothing else has been exchanged then, and the group stays usable.
   void agree(const char* call, const std::string& what, std::source_location where);
 
-  void barrier(std::source_location where);
+  /// A barrier, also for a collective of nothing.
+  void barrier(const char* call, std::source_location where, const Given& given = {});
+  // Those that the library makes for itself are given nothing: what is sent is compared, on each host.
   /// `output` holds the `input` of each rank, one after the other.
-  void all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
-  void all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where);
-  void broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where);
+  void all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
+                  const Given* given = nullptr);
+  void all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where,
+                  const Given* given = nullptr);
+  void broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given = nullptr);
   /// Bytes of any length from each rank, in the order of ranks.
   std::vector<std::string> all_gather_bytes(std::string_view bytes, const char* call, std::source_location where);
   /// The bytes of `from`, on every rank.
@@ -89,6 +114,9 @@ class Communicator {
   c10::intrusive_ptr<c10d::Work> start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action);
   void wait_for_work(c10d::Work& work);
   c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& future);
+  /// Before a collective in the background: writes down, for the first of a pass, which call this rank is in, and raises when
+  /// another rank makes another call.
+  void announce_pass();
   /// From now on this rank only waits, until the end of what `during` runs.
   void begin_waiting();
   /// The same as soon as the backward pass that runs in this thread has calculated everything. One that `during` does not run is
@@ -108,12 +136,22 @@ class Communicator {
   int first_here() const { return detective_ ? detective_->first_here() : 0; }
 
  private:
-  /// Calls `action`. What it throws is told as `call` at `where`, now and by every later call. `exchanged` may be null.
+  /// Calls `action` when no rank of this host makes another call. What it throws is told as `call`, now and by every later call.
   template <class Action>
-  void guarded(const char* call, std::source_location where, const at::Tensor* exchanged, Action&& action);
-  /// Starts an exchange on the backend of `device` and waits for its end. `compared`: shape and dtype must agree on all ranks.
+  void guarded(const CallNote& call, Action&& action);
+  /// Starts an exchange on the backend of `device` and waits for its end. `between_hosts`: calls are compared there too.
   template <class Start>
-  void exchange(at::DeviceType device, const char* call, std::source_location where, const at::Tensor* compared, Start&& start);
+  void exchange(at::DeviceType device, CallNote call, bool between_hosts, Start&& start);
+  /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
+  void compare_on_host(int64_t number, const CallNote& call) const;
+  /// The same for all ranks, by a message.
+  void compare_between_hosts(int64_t number);
+  /// The marks of all ranks. Throws, on all of them and with nothing sent, where a backend of the application's own cannot.
+  std::vector<uint64_t> exchange_marks(uint64_t mine);
+  /// GroupLost when the story of its end has been told.
+  void check_not_lost() const;
+  /// For who looks again and again: not every look is thorough.
+  bool is_lost(int look) const;
   void gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
   void send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where);
   void wait_watchfully(c10d::Work& work);
@@ -121,7 +159,8 @@ class Communicator {
   void check_usable(const char* call, std::source_location where);
   void end_group();
   void serve_until_all_have_ended() noexcept;
-  [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason);
+  /// `reason`: the backend's words, or nothing. `mismatch`: the number of a call that differs, or 0.
+  [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch = 0);
   /// The same for an exchange in the background.
   [[noreturn]] void fail_pass(const std::string& reason);
   void end_pass();
@@ -139,12 +178,14 @@ class Communicator {
   std::string story_;
   std::shared_ptr<Logbook> logbook_;
   std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
+  bool hosts_compare_ = false;            // some rank cannot read the notes of another, and the backend can compare them
 
   /// What `during` runs now, or a backward pass that it does not run.
   struct Pass {
     const char* call = "backward";
     std::source_location where = {};
     int64_t number = 0;
+    bool waiting = false;
     bool expected = false;
     /// Nobody ends it but the pass itself.
     bool unguided = false;

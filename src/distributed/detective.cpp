@@ -18,6 +18,10 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kTick = 1s;
 /// How long answers of other machines are waited for; they look at the store once a second.
 constexpr std::chrono::milliseconds kAnswers = 3s;
+/// How long a change must last before it is news: who has just come goes on at once.
+constexpr std::chrono::milliseconds kLasting = 1s;
+/// How often other machines are asked whether anything has changed.
+constexpr std::chrono::milliseconds kAskAgain = 5s;
 /// How long the kernel may take to show that a process whose connections are closed is dead.
 constexpr std::chrono::milliseconds kCause = 1s;
 
@@ -46,6 +50,8 @@ struct Detective::Machine {
   std::vector<ProcessCard> cards;
   /// By rank; null for ranks of other machines.
   std::vector<std::shared_ptr<Logbook>> logbooks;
+  /// Those of the others.
+  std::vector<const Logbook*> peers;
 
   explicit Machine(const DetectiveParts& parts) : own(static_cast<size_t>(parts.rank)), cards(parts.cards) {
     for (size_t rank = 0; rank < cards.size(); ++rank) {
@@ -53,6 +59,7 @@ struct Detective::Machine {
       if (rank != own && cards[rank].machine == cards[own].machine) {
         logbook = Logbook::of_peer(cards[rank].pid, static_cast<int>(cards[rank].descriptor));
       }
+      if (rank != own && logbook) peers.push_back(logbook.get());
       logbooks.push_back(std::move(logbook));
     }
   }
@@ -118,7 +125,7 @@ Detective::Detective(DetectiveParts parts) : parts_(std::move(parts)), machine_(
   const WithoutSignals for_our_threads;
   if (parts_.store && !machine_->others().empty()) {
     remote_ = RemoteReports::start(
-        parts_.store->clone(), parts_.rank, [machine = machine_] { return machine->reports(); },
+        parts_.store->clone(), parts_.rank, first_here(), [machine = machine_] { return machine->reports(); },
         [machine = machine_, rank = parts_.rank](const std::string& story) { machine->hear(story, rank); });
   }
   if (parts_.threshold > 0ms) watcher_ = std::thread([this] { watch(); });
@@ -145,7 +152,33 @@ bool Detective::someone_died() const {
 
 std::string Detective::last_report() const { return pack({{parts_.rank, machine_->report(machine_->own)}}); }
 
-bool Detective::is_lost() const { return machine_->first_page().told || someone_died(); }
+bool Detective::is_told() const { return machine_->first_page().told; }
+
+bool Detective::is_lost() const { return is_told() || someone_died(); }
+
+bool Detective::sees_everyone() const { return machine_->peers.size() + 1 == parts_.cards.size(); }
+
+bool Detective::is_contradicted(int64_t number) const {
+  const uint64_t mine = parts_.logbook->mark(number);
+  const auto differs = [&](const Logbook* peer) { return contradict(mine, peer->mark(number)); };
+  return std::any_of(machine_->peers.begin(), machine_->peers.end(), differs);
+}
+
+void Detective::let_others_catch_up(int64_t number, std::chrono::milliseconds patience) const {
+  // Marks are written over one by one: it is enough to look twice a round.
+  constexpr auto kHalf = static_cast<int64_t>(LogbookPage::kMarks / 2);
+  if (number % kHalf != 0) return;
+  const auto is_behind = [&](const Logbook* peer) { return peer->page().calls.load() <= number - kHalf; };
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (std::any_of(machine_->peers.begin(), machine_->peers.end(), is_behind)) {
+    const auto has_ended = [&](const Logbook* peer) { return is_behind(peer) && peer->page().ending != Ending::none; };
+    if (is_lost() || std::any_of(machine_->peers.begin(), machine_->peers.end(), has_ended))
+      throw std::runtime_error("A process that is behind will not come.");
+    if (std::chrono::steady_clock::now() > deadline)
+      throw std::runtime_error("Timed out after " + std::to_string(patience.count()) + " ms.");
+    std::this_thread::sleep_for(1ms);
+  }
+}
 
 bool Detective::store_is_lost() const {
   return parts_.first_serves_store && machine_->has(0) && machine_->report(0).presence == Presence::gone;
@@ -178,9 +211,9 @@ std::vector<RankReport> Detective::look_around() const {
   return reports;
 }
 
-std::vector<RankReport> Detective::investigate(const std::string& reason) const {
+std::vector<RankReport> Detective::investigate(const std::string& reason, int64_t mismatch) const {
   auto reports = look_around();
-  if (reason.find("imed out") != std::string::npos) return reports;
+  if (mismatch != 0 || reason.find("imed out") != std::string::npos) return reports;
   const auto deadline = std::chrono::steady_clock::now() + kCause;
   while (!names_a_cause(reports) && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(1ms);
@@ -212,8 +245,8 @@ void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   }
 }
 
-std::string Detective::settle(const std::vector<RankReport>& reports) const {
-  const std::string story = tell_story(reports);
+std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mismatch) const {
+  const std::string story = tell_story(reports, mismatch);
   try {
     return within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
   } catch (const std::exception&) {
@@ -226,14 +259,28 @@ std::string Detective::settle(const std::vector<RankReport>& reports) const {
   }
 }
 
-std::string Detective::tell(const std::string& reason) const {
+/// What another machine has told: who told it may have left, and would not answer.
+std::optional<std::string> Detective::story_of_others() const {
+  if (!remote_) return std::nullopt;
+  try {
+    return within(1s, "the store does not answer", [remote = remote_] { return remote->settled(); });
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
   // One rank of a machine finds out, so that all tell the same.
   LogbookPage& page = machine_->first_page();
   int32_t teller = 0;
   if (page.teller.compare_exchange_strong(teller, parts_.rank + 1)) {
-    const auto reports = investigate(reason);
+    if (const auto story = story_of_others()) {
+      machine_->tell(*story);
+      return *story;
+    }
+    const auto reports = investigate(reason, mismatch);
     let_culprits_end(reports);
-    const std::string story = remote_ ? settle(reports) : tell_story(reports);
+    const std::string story = remote_ ? settle(reports, mismatch) : tell_story(reports, mismatch);
     machine_->tell(story);
     return story;
   }
@@ -243,11 +290,11 @@ std::string Detective::tell(const std::string& reason) const {
     std::this_thread::sleep_for(1ms);
   }
   // Not told: it died over it.
-  return page.told ? page.story.data() : tell_story(investigate(reason));
+  return page.told ? page.story.data() : tell_story(investigate(reason, mismatch), mismatch);
 }
 
-std::string Detective::explain(const std::string& reason) {
-  const std::string story = tell(reason);
+std::string Detective::explain(const std::string& reason, int64_t mismatch) {
+  const std::string story = tell(reason, mismatch);
   // The store goes when rank 0 does, and other machines look at it once a second.
   if (remote_ && parts_.first_serves_store && parts_.rank == 0) {
     try {
@@ -279,7 +326,8 @@ void Detective::look_at_own_call() try {
                               static_cast<double>(entry.read - warned_.began) * 1e-9));
     warned_ = {};
   }
-  if (call == nullptr || warned_.number != 0) return;
+  if (call == nullptr) return;
+  if (warned_.number != 0) return look_for_news(*call);
   const std::chrono::nanoseconds waited(entry.read - call->began);
   const bool long_ago = waited > parts_.threshold || (waited > kTick && someone_died());
   if (long_ago && speaks_for_machine(*call)) warn(*call);
@@ -287,18 +335,54 @@ void Detective::look_at_own_call() try {
   // Who only watches must not end the program.
 }
 
-/// Whoever has waited for so long first.
+/// Whoever has waited for so long first, or the next one when that one is stopped.
 bool Detective::speaks_for_machine(const Call& call) const {
-  auto& warned = machine_->first_page().warned;
-  int64_t before = warned;
-  while (before < call.number && !warned.compare_exchange_weak(before, call.number)) continue;
-  return before < call.number;
+  LogbookPage& page = machine_->first_page();
+  int64_t before = page.warned;
+  while (before < call.number && !page.warned.compare_exchange_weak(before, call.number)) continue;
+  if (before < call.number) {
+    page.speaker = parts_.rank + 1;
+    return true;
+  }
+  int32_t speaker = page.speaker;
+  return speaker != 0 && speaker != parts_.rank + 1 &&
+         presence_of(parts_.cards[static_cast<size_t>(speaker - 1)]) == Presence::stopped &&
+         page.speaker.compare_exchange_strong(speaker, parts_.rank + 1);
 }
 
 void Detective::warn(const Call& call) {
   warned_ = call;
-  write_line(2, fmt::format("accelerate: {} has been waiting for {:.1f} s. {}", describe(call),
-                            static_cast<double>(logbook_now() - call.began) * 1e-9, tell_story(look_around())));
+  const auto reports = look_around();
+  gist_ = news_ = gist_of(reports);
+  next_look_ = std::chrono::steady_clock::now() + (remote_ ? kAskAgain : 0s);
+  say_or_tell(call, reports, false);
+}
+
+/// Says again what a call waits for when that is no longer what was said.
+void Detective::look_for_news(const Call& call) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_ || machine_->first_page().speaker != parts_.rank + 1) return;
+  const auto reports = look_around();
+  next_look_ = std::chrono::steady_clock::now() + (remote_ ? kAskAgain : 0s);
+  if (std::string gist = gist_of(reports); gist != news_) {
+    news_ = std::move(gist);
+    news_since_ = now;
+  }
+  if (news_ == gist_ || now - news_since_ < kLasting) return;
+  gist_ = news_;
+  say_or_tell(call, reports, true);
+}
+
+/// Calls that do not match will never end: that is an error on all ranks, now.
+void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& reports, bool again) {
+  if (const int64_t mismatch = mismatched_call(reports); mismatch != 0) {
+    explain("", mismatch);
+    return;
+  }
+  const std::string waited = fmt::format("{:.1f} s", static_cast<double>(logbook_now() - call.began) * 1e-9);
+  const std::string how = again ? "is still waiting after " + waited + ", and things have changed. "
+                                : "has been waiting for " + waited + ". ";
+  write_line(2, "accelerate: " + describe(call) + " " + how + tell_story(reports));
 }
 
 }  // namespace accelerate

@@ -38,14 +38,26 @@ class Detective {
   Detective(const Detective&) = delete;
   Detective& operator=(const Detective&) = delete;
 
-  /// The story of a call that failed because of `reason`: the same on every rank that asks.
-  std::string explain(const std::string& reason);
+  /// The story of a call that failed because of `reason`: the same on every rank that asks. `mismatch`: the number of a call that
+  /// was found to differ, or 0.
+  std::string explain(const std::string& reason, int64_t mismatch = 0);
+
+  /// True when a rank of this machine has come to call `number`, as this one has, and makes another call of it. Of two ranks that
+  /// ask before they send, at least one hears of it.
+  bool is_contradicted(int64_t number) const;
+  /// Returns when no rank of this machine is so far behind call `number` that it could no longer compare what this one did.
+  /// runtime_error when that takes longer than `patience`, or one of them has left.
+  void let_others_catch_up(int64_t number, std::chrono::milliseconds patience) const;
+  /// True when this rank can read the notes of all others.
+  bool sees_everyone() const;
 
   /// What other machines may read about this rank when it has left.
   std::string last_report() const;
 
   /// True when the group is lost: a rank of this machine is dead, or the story has been told.
   bool is_lost() const;
+  /// The latter alone, which costs nothing to ask.
+  bool is_told() const;
   /// True when the store has gone with rank 0 of this machine.
   bool store_is_lost() const;
   /// True when `rank` is of this machine and has left the group or is dead.
@@ -59,21 +71,28 @@ class Detective {
   struct Machine;
 
   std::vector<RankReport> look_around() const;
-  std::vector<RankReport> investigate(const std::string& reason) const;
+  std::vector<RankReport> investigate(const std::string& reason, int64_t mismatch) const;
   void let_culprits_end(const std::vector<RankReport>& reports) const;
-  std::string tell(const std::string& reason) const;
-  std::string settle(const std::vector<RankReport>& reports) const;
+  std::string tell(const std::string& reason, int64_t mismatch) const;
+  std::optional<std::string> story_of_others() const;
+  std::string settle(const std::vector<RankReport>& reports, int64_t mismatch) const;
   bool someone_died() const;
   void watch();
   void look_at_own_call();
   bool speaks_for_machine(const Call& call) const;
   void warn(const Call& call);
+  void look_for_news(const Call& call);
+  void say_or_tell(const Call& call, const std::vector<RankReport>& reports, bool again);
 
   const DetectiveParts parts_;
   const std::shared_ptr<const Machine> machine_;
   std::shared_ptr<RemoteReports> remote_;
 
-  Call warned_ = {};  // of the watcher alone
+  // Of the watcher alone.
+  Call warned_ = {};
+  /// What has been warned of, and what there is to tell since when, should it last.
+  std::string gist_, news_;
+  std::chrono::steady_clock::time_point news_since_ = {}, next_look_ = {};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -27,13 +27,8 @@ std::string exchanged(const Call& call) {
   return text + (known < static_cast<size_t>(call.dimensions) ? ", ...]" : "]");
 }
 
-/// A rank in it takes part in whatever calls others make.
-bool follows_others(const Call& call) { return std::string_view(call.name.data()) == "join_uneven_inputs"; }
-
 bool same_exchange(const Call& a, const Call& b) {
-  if (follows_others(a) || follows_others(b)) return true;
-  return std::string_view(a.name.data()) == b.name.data() && a.dtype == b.dtype && a.dimensions == b.dimensions &&
-         a.shape == b.shape;
+  return a.fingerprint == b.fingerprint || a.fingerprint == 0 || b.fingerprint == 0;
 }
 
 const Call* find_call(const RankReport& report, int64_t number) {
@@ -47,6 +42,14 @@ int64_t newest_number(const RankReport& report) {
   return report.entry && !report.entry->calls.empty() ? report.entry->calls.back().number : 0;
 }
 
+bool is_calculating(const Call& call) { return call.ended == Call::kCalculating; }
+
+/// Whether a rank waits in call `number`, or has left it behind.
+bool has_come_to(const RankReport& report, int64_t number) {
+  const Call* call = find_call(report, number);
+  return call == nullptr ? newest_number(report) >= number : !is_calculating(*call);
+}
+
 std::string busy_with(const RankEntry& entry) {
   return fmt::format("in {} of {} for {}", entry.activity->name.data(), entry.activity->place.data(),
                      seconds(entry.read - entry.activity->began));
@@ -57,6 +60,7 @@ std::string last_seen(const RankEntry& entry) {
   if (entry.activity) return "last seen " + busy_with(entry);
   if (entry.calls.empty()) return "it had made no call yet";
   const Call& call = entry.calls.back();
+  if (is_calculating(call)) return fmt::format("last seen calculating in {}", describe(call));
   return call.ended == 0 ? fmt::format("last seen in {}, begun {} ago", describe(call), seconds(entry.read - call.began))
                          : fmt::format("last seen in {}, which ended {} ago", describe(call), seconds(entry.read - call.ended));
 }
@@ -64,6 +68,8 @@ std::string last_seen(const RankEntry& entry) {
 std::string what_it_does(const RankEntry& entry) {
   if (const Call* call = waiting_call(entry))
     return fmt::format("waiting for {} in {}", seconds(entry.read - call->began), describe(*call));
+  if (!entry.activity && !entry.calls.empty() && is_calculating(entry.calls.back()))
+    return fmt::format("calculating for {} in {}", seconds(entry.read - entry.calls.back().began), describe(entry.calls.back()));
   const std::string before =
       entry.calls.empty() ? "it has made no call yet" : "its last call was " + describe(entry.calls.back());
   if (entry.activity) return busy_with(entry) + "; " + before;
@@ -118,30 +124,29 @@ bool is_there(const RankReport& report) {
   return report.presence == Presence::running && report.entry && report.entry->ending == Ending::none;
 }
 
-/// The oldest call that two ranks remember differently.
-std::string describe_mismatch(const std::vector<RankReport>& reports) {
-  int64_t first = 0;
-  for (const auto& report : reports) {
-    if (!report.entry) continue;
-    for (const Call& call : report.entry->calls) {
-      if (first != 0 && call.number >= first) break;
-      const auto differs = [&](const RankReport& other) {
-        const Call* theirs = find_call(other, call.number);
-        return theirs != nullptr && !same_exchange(call, *theirs);
-      };
-      if (std::any_of(reports.begin(), reports.end(), differs)) first = call.number;
-    }
-  }
-  if (first == 0) return "";
-  std::string text = fmt::format("Call {} is not the same on all processes:", first);
-  for (size_t rank = 0; rank < reports.size(); ++rank) {
-    if (const Call* call = find_call(reports[rank], first))
-      text += fmt::format("{} {}{} on process {}", text.ends_with(':') ? "" : ",", exchanged(*call), place_of(*call), rank);
-  }
-  return text + ". All must make the same calls in the same order, with the same shapes and dtypes. ";
+/// "reduce of float32[2] by sum, tensor 1 of 2 in {a:t,b:t,}".
+std::string all_that_agrees(const Call& call) {
+  return exchanged(call) + (call.how[0] == '\0' ? "" : " ") + call.how.data() + (call.nested[0] == '\0' ? "" : ", ") +
+         call.nested.data();
 }
 
-std::string headline(const std::vector<RankReport>& reports) {
+std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t number) {
+  std::string text = fmt::format("Call {} is not the same on all processes:", number);
+  bool nested = false;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const char* comma = text.ends_with(':') ? "" : ",";
+    if (const Call* call = find_call(reports[rank], number)) {
+      nested = nested || call->nested[0] != '\0';
+      text += fmt::format("{} {}{} on process {}", comma, all_that_agrees(*call), place_of(*call), rank);
+    } else if (newest_number(reports[rank]) > number) {
+      text += fmt::format("{} too long ago to be known on process {}", comma, rank);
+    }
+  }
+  text += ". All must make the same calls in the same order, with the same shapes and dtypes. ";
+  return nested ? text + "Nested data must be nested alike, with the same names (t is a tensor). " : text;
+}
+
+std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
   std::string story;
   say_of(story, reports, " is dead. ", " are dead. ",
          [](const RankReport& r) { return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none); });
@@ -154,15 +159,16 @@ std::string headline(const std::vector<RankReport>& reports) {
   say_of(story, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
     return (r.presence == Presence::stopped || r.presence == Presence::silent) && (!r.entry || r.entry->ending == Ending::none);
   });
-  story += describe_mismatch(reports);
+  if (mismatch != 0) story += describe_mismatch(reports, mismatch);
   if (out) return story;
   int64_t front = 0;
   for (const auto& report : reports) {
-    if (is_there(report) && waiting_call(*report.entry)) front = std::max(front, newest_number(report));
+    const Call* call = is_there(report) ? waiting_call(*report.entry) : nullptr;
+    if (call != nullptr) front = std::max(front, call->number);
   }
   const std::string call = fmt::format(" not come to call {}. ", front);
   say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
-         [&](const RankReport& r) { return is_there(r) && newest_number(r) < front && !waiting_call(*r.entry); });
+         [&](const RankReport& r) { return is_there(r) && !has_come_to(r, front); });
   say_of(story, reports, " could not be asked. ", " could not be asked. ",
          [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
   return story.empty() ? "All processes have come to it. " : story;
@@ -173,16 +179,42 @@ std::string headline(const std::vector<RankReport>& reports) {
 std::string describe(const Call& call) { return fmt::format("{} (call {}){}", exchanged(call), call.number, place_of(call)); }
 
 const Call* waiting_call(const RankEntry& entry) {
-  return !entry.calls.empty() && entry.calls.back().ended == 0 ? &entry.calls.back() : nullptr;
+  const auto found = std::find_if(entry.calls.rbegin(), entry.calls.rend(), [](const Call& call) { return call.ended == 0; });
+  return found == entry.calls.rend() ? nullptr : &*found;
 }
 
-std::string tell_story(const std::vector<RankReport>& reports) {
-  std::string story = headline(reports);
+int64_t mismatched_call(const std::vector<RankReport>& reports) {
+  int64_t first = 0;
+  for (const auto& report : reports) {
+    if (!report.entry) continue;
+    for (const Call& call : report.entry->calls) {
+      if (first != 0 && call.number >= first) break;
+      const auto differs = [&](const RankReport& other) {
+        const Call* theirs = find_call(other, call.number);
+        return theirs != nullptr && !same_exchange(call, *theirs);
+      };
+      if (std::any_of(reports.begin(), reports.end(), differs)) first = call.number;
+    }
+  }
+  return first;
+}
+
+std::string tell_story(const std::vector<RankReport>& reports, int64_t mismatch) {
+  std::string story = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports));
   story.back() = '\n';
   for (size_t rank = 0; rank < reports.size(); ++rank)
     story += fmt::format("  - Process {}: {}\n", rank, describe_rank(reports[rank]));
   story.pop_back();
   return story;
+}
+
+std::string gist_of(const std::vector<RankReport>& reports) {
+  std::string gist = headline(reports, mismatched_call(reports));
+  for (const auto& report : reports) {
+    const Call* call = report.entry ? waiting_call(*report.entry) : nullptr;
+    gist += fmt::format(" {}", call == nullptr ? 0 : call->number);
+  }
+  return gist;
 }
 
 }  // namespace accelerate

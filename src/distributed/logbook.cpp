@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstring>
 
 namespace accelerate {
 namespace {
@@ -18,6 +20,50 @@ void copy_end(std::array<char, Size>& into, const char* text, size_t length) {
   const size_t kept = std::min(length, Size - 1);
   std::memcpy(into.data(), text + (length - kept), kept);
   into[kept] = '\0';
+}
+
+uint64_t mixed(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15U;
+  return hash ^ (hash >> 32U);
+}
+
+uint64_t mixed(uint64_t hash, std::string_view text) {
+  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3U;
+  return mixed(hash, text.size());
+}
+
+constexpr unsigned kFingerprintBits = 40;
+
+void describe_nesting(std::array<char, 48>& into, const Nesting& nesting, std::optional<size_t> leaf) {
+  const int begun = leaf ? std::snprintf(into.data(), into.size(), "tensor %zu of %zu in ", *leaf + 1, nesting.tensors)
+                         : std::snprintf(into.data(), into.size(), "nested as ");
+  const size_t room = into.size() - static_cast<size_t>(begun), length = nesting.outline.size();
+  const bool fits = length < room;
+  std::snprintf(into.data() + begun, room, "%.*s%s", static_cast<int>(fits ? length : room - 4), nesting.outline.data(),
+                fits ? "" : "...");
+}
+
+Call entry_of(const CallNote& call) {
+  Call entry;
+  copy_end(entry.name, call.name, std::strlen(call.name));
+  copy_end(entry.file, call.where.file_name(), std::strlen(call.where.file_name()));
+  copy_end(entry.how, call.how.data(), call.how.size());
+  entry.line = static_cast<int32_t>(call.where.line());
+  uint64_t hash = mixed(mixed(0xCBF29CE484222325U, call.name), call.how);
+  if (call.tensor != nullptr) {
+    entry.dtype = static_cast<int16_t>(call.tensor->scalar_type());
+    entry.dimensions = static_cast<int16_t>(call.tensor->dim());
+    const auto sizes = call.tensor->sizes();
+    std::copy_n(sizes.begin(), std::min(sizes.size(), entry.shape.size()), entry.shape.begin());
+    hash = mixed(hash, static_cast<uint64_t>(entry.dtype) << 32U | static_cast<uint64_t>(entry.dimensions));
+    for (const int64_t size : sizes) hash = mixed(hash, static_cast<uint64_t>(size));
+  }
+  if (call.nesting != nullptr) {
+    describe_nesting(entry.nested, *call.nesting, call.leaf);
+    hash = mixed(mixed(hash, call.nesting->hash), call.leaf.value_or(call.nesting->tensors));
+  }
+  if (call.must_agree()) entry.fingerprint = std::max<uint64_t>(1, hash >> (64U - kFingerprintBits));
+  return entry;
 }
 
 int new_memory() {
@@ -42,6 +88,8 @@ std::weak_ptr<Logbook>& logbook_of_thread() {
 
 }  // namespace
 
+Nesting::Nesting(std::string_view how, size_t count) : outline(how), tensors(count), hash(mixed(0xCBF29CE484222325U, how)) {}
+
 Busy::Busy(const char* name, const std::string& place) : logbook_(logbook_of_thread().lock()) {
   if (logbook_) logbook_->begin_activity(name, place);
 }
@@ -51,6 +99,15 @@ Busy::~Busy() {
 }
 
 void Busy::belongs_to(const std::shared_ptr<Logbook>& logbook) { logbook_of_thread() = logbook; }
+
+uint64_t mark_of(int64_t number, uint64_t fingerprint) {
+  return static_cast<uint64_t>(number) / LogbookPage::kMarks << kFingerprintBits | fingerprint;
+}
+
+bool contradict(uint64_t mark, uint64_t other) {
+  constexpr uint64_t kFingerprint = (uint64_t{1} << kFingerprintBits) - 1;
+  return mark != other && (mark ^ other) <= kFingerprint && (mark & kFingerprint) != 0 && (other & kFingerprint) != 0;
+}
 
 int64_t logbook_now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -77,32 +134,50 @@ Logbook::~Logbook() {
   ::close(descriptor_);
 }
 
-int64_t Logbook::enter(const char* call, std::source_location where, const at::Tensor* tensor) {
-  Call entry;
-  copy_end(entry.name, call, std::strlen(call));
-  copy_end(entry.file, where.file_name(), std::strlen(where.file_name()));
-  entry.line = static_cast<int32_t>(where.line());
-  if (tensor != nullptr) {
-    entry.dtype = static_cast<int16_t>(tensor->scalar_type());
-    entry.dimensions = static_cast<int16_t>(tensor->dim());
-    const auto sizes = tensor->sizes();
-    std::copy_n(sizes.begin(), std::min(sizes.size(), entry.shape.size()), entry.shape.begin());
-  }
+int64_t Logbook::write(const CallNote& call, int64_t ended) {
+  Call entry = entry_of(call);
   entry.began = logbook_now();
+  entry.ended = ended;
   const std::lock_guard lock(writing_);
   entry.number = page_->calls.load(std::memory_order_relaxed) + 1;
   page_->ring[static_cast<size_t>(entry.number) % LogbookPage::kCalls].store(entry);
   page_->calls.store(entry.number, std::memory_order_release);
+  // Every rank writes its mark and then reads those of the others. In the one order of all such accesses one of two ranks comes
+  // second, and sees the other's.
+  page_->marks[static_cast<size_t>(entry.number) % LogbookPage::kMarks].store(mark_of(entry.number, entry.fingerprint),
+                                                                              std::memory_order_seq_cst);
   return entry.number;
 }
 
-void Logbook::leave(int64_t number) {
+int64_t Logbook::enter(const CallNote& call) { return write(call, 0); }
+
+int64_t Logbook::announce(const CallNote& call) { return write(call, Call::kCalculating); }
+
+/// Does nothing when other threads of this rank have made so many calls since that it is no longer there.
+template <class Change>
+void Logbook::change(int64_t number, Change change) {
   const std::lock_guard lock(writing_);
   auto& slot = page_->ring[static_cast<size_t>(number) % LogbookPage::kCalls];
   auto entry = slot.load();
-  if (!entry || entry->number != number) return;  // other threads of this rank have made so many calls since
-  entry->ended = logbook_now();
+  if (!entry || entry->number != number) return;
+  change(*entry);
   slot.store(*entry);
+}
+
+void Logbook::begin_waiting(int64_t number) {
+  change(number, [](Call& call) {
+    if (call.ended != Call::kCalculating) return;
+    call.began = logbook_now();
+    call.ended = 0;
+  });
+}
+
+uint64_t Logbook::mark(int64_t number) const {
+  return page_->marks[static_cast<size_t>(number) % LogbookPage::kMarks].load();
+}
+
+void Logbook::leave(int64_t number) {
+  change(number, [](Call& call) { call.ended = logbook_now(); });
 }
 
 void Logbook::skip_to(int64_t number) {

@@ -3,14 +3,15 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <source_location>
 #include <string>
-#include <type_traits>
+#include <string_view>
 #include <vector>
+
+#include "distributed/shared_slot.h"
 
 namespace at {
 class Tensor;
@@ -22,17 +23,51 @@ namespace accelerate {
 struct Call {
   /// 1 for the first of a group, and so on: the same on every rank that keeps in step. 0: none.
   int64_t number = 0;
-  /// Nanoseconds of the machine's steady clock; `ended` is 0 while it waits.
+  /// Nanoseconds of the machine's steady clock; `ended` is 0 while it waits, and kCalculating before that.
   int64_t began = 0, ended = 0;
   std::array<char, 32> name = {};
   /// The end of the caller's file name.
-  std::array<char, 112> file = {};
+  std::array<char, 64> file = {};
   int32_t line = 0;
   /// -1: nothing to compare (a barrier, objects).
   int16_t dtype = -1;
   /// All dimensions; `shape` has the first ones.
   int16_t dimensions = 0;
   std::array<int64_t, 6> shape = {};
+  /// What else must agree: "by sum", "from 0".
+  std::array<char, 24> how = {};
+  /// Of nested data: which tensor it is, and the beginning of how it is nested ("tensor 2 of 2 in {a:t,b:t,}").
+  std::array<char, 48> nested = {};
+  /// A hash of all that must agree between ranks: the name, dtype, shape, `how` and the nesting. 0: nothing must.
+  uint64_t fingerprint = 0;
+
+  /// The `ended` of a pass whose first collective has started while the rank still calculates.
+  static constexpr int64_t kCalculating = -1;
+};
+
+/// How the data of a call is nested ("{a:t,b:[tt]}"): taken once, for the calls of all its tensors.
+struct Nesting {
+  Nesting(std::string_view outline, size_t tensors);
+  std::string_view outline;
+  size_t tensors;
+  uint64_t hash;
+};
+
+/// What a rank is about to call, as it is written down.
+struct CallNote {
+  const char* name;
+  std::source_location where = {};
+  /// May be null.
+  const at::Tensor* tensor = nullptr;
+  std::string how = {};
+  /// Null for a lone tensor, and which tensor of it this is; none: all of them.
+  const Nesting* nesting = nullptr;
+  std::optional<size_t> leaf = {};
+  /// False where ranks may be at different calls.
+  bool compared = true;
+
+  /// A rank in join_uneven_inputs takes part in whatever calls others make.
+  bool must_agree() const { return compared && std::string_view(name) != "join_uneven_inputs"; }
 };
 
 /// What a rank does for long that is no exchange.
@@ -59,46 +94,11 @@ struct RankEntry {
   int64_t joined = 0;
 };
 
-/// Bytes that one process writes and others read without waiting for it: a reader sees a whole value or knows that it did not.
-template <class Plain>
-class SharedSlot {
-  static_assert(std::is_trivially_copyable_v<Plain> && sizeof(Plain) % sizeof(uint64_t) == 0);
-
- public:
-  void store(const Plain& value) {
-    uint64_t words[kWords];
-    std::memcpy(words, &value, sizeof(value));
-    const auto version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_relaxed);
-    // Each word is released after the odd version: who sees a new word sees that version too, and reads again.
-    for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
-    version_.store(version + 2, std::memory_order_release);
-  }
-
-  /// Nothing when the writer was in the middle of it, and stays there: it died.
-  std::optional<Plain> load() const {
-    for (int attempt = 0; attempt < 1000; ++attempt) {
-      const auto version = version_.load(std::memory_order_acquire);
-      uint64_t words[kWords];
-      for (size_t i = 0; i < kWords; ++i) words[i] = words_[i].load(std::memory_order_acquire);
-      if (version % 2 == 1 || version_.load(std::memory_order_relaxed) != version) continue;
-      Plain value;
-      std::memcpy(&value, words, sizeof(value));
-      return value;
-    }
-    return std::nullopt;
-  }
-
- private:
-  static constexpr size_t kWords = sizeof(Plain) / sizeof(uint64_t);
-  std::atomic<uint64_t> version_ = 0;
-  std::array<std::atomic<uint64_t>, kWords> words_ = {};
-};
-
 /// What a rank writes down about itself, in memory that the other processes of its machine map: they can read it while it runs,
 /// while it is stopped and after its death.
 struct LogbookPage {
   static constexpr size_t kCalls = 32;
+  static constexpr size_t kMarks = 1024;
   static constexpr size_t kStory = 64 * 1024 - 1;
 
   std::atomic<int64_t> joined = 0;
@@ -106,15 +106,26 @@ struct LogbookPage {
   std::atomic<int64_t> ended = 0;
   std::atomic<int64_t> calls = 0;
   std::array<SharedSlot<Call>, kCalls> ring = {};
+  /// The fingerprints of more calls than `ring` has: what peers compare before they make theirs (see mark_of).
+  std::array<std::atomic<uint64_t>, kMarks> marks = {};
   SharedSlot<Activity> activity = {};
   /// In the page of a machine's first rank: the newest call that one of its ranks has warned about.
   std::atomic<int64_t> warned = 0;
-  /// There too: who tells the story for all, as its index + 1.
+  /// There too: who has warned last, and who tells the story for all, as their ranks + 1.
+  std::atomic<int32_t> speaker = 0;
   std::atomic<int32_t> teller = 0;
   std::atomic<bool> told = false;
   std::array<char, kStory + 1> story = {};
 };
+/// Equal where ranks can read each other's pages and compare their calls: they may be of different builds. Count on what is added
+/// here when a field or a fingerprint changes its meaning.
+inline constexpr uint64_t kLogbookLayout = sizeof(LogbookPage) << 8U | 1U;
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<Ending>::is_always_lock_free, "shared between processes");
+
+/// What stands in `marks` for call `number`: bits of its number and of its fingerprint, in one word that is never half written.
+uint64_t mark_of(int64_t number, uint64_t fingerprint);
+/// True when two marks in the same place are of the same call, which must agree and does not.
+bool contradict(uint64_t mark, uint64_t other);
 
 /// The page of one rank, its own or a peer's.
 class Logbook {
@@ -130,9 +141,15 @@ class Logbook {
   int descriptor() const { return descriptor_; }
   LogbookPage& page() const { return *page_; }
 
-  /// Writes down that a call begins. `tensor` may be null. Returns its number.
-  int64_t enter(const char* call, std::source_location where, const at::Tensor* tensor);
-  /// And that it has ended.
+  /// Writes down that a call begins. Returns its number.
+  int64_t enter(const CallNote& call);
+  /// The same for a pass of which only the first collective begins: the rank still calculates.
+  int64_t announce(const CallNote& call);
+  /// From now on the rank waits in what it has announced.
+  void begin_waiting(int64_t number);
+  /// What stands in `marks` for one of the last calls.
+  uint64_t mark(int64_t number) const;
+  /// Writes down that a call has ended.
   void leave(int64_t number);
   /// The next call has the number after `number`, which is not less than that of the last one.
   void skip_to(int64_t number);
@@ -144,6 +161,10 @@ class Logbook {
 
  private:
   explicit Logbook(int descriptor);
+  int64_t write(const CallNote& call, int64_t ended);
+  template <class Change>
+  void change(int64_t number, Change change);
+
   int descriptor_;
   LogbookPage* page_;
   std::mutex writing_;

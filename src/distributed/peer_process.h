@@ -17,6 +17,8 @@ struct ProcessCard {
   uint64_t started = 0;
   /// Of the logbook's memory, in that process.
   int64_t descriptor = -1;
+  /// Of that memory.
+  uint64_t layout = kLogbookLayout;
 
   static ProcessCard of_this_process(const std::string& machine, int descriptor);
 };

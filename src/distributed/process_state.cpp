@@ -60,8 +60,7 @@ at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions&
 /// Processes of one machine meet on the loopback interface, whatever the machine's own name resolves to.
 c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const Environment& environment,
                                                                  std::chrono::milliseconds timeout) {
-  if (me.num_processes != me.local_num_processes || environment("GLOO_SOCKET_IFNAME"))
-    return c10d::ProcessGroupGloo::Options::create_default(timeout);
+  if (!on_one_host(me) || environment("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::Options::create_default(timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   return options;
@@ -93,11 +92,10 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
   GroupParts parts;
   parts.timeout = options.timeout.value_or(kGlooTimeout);
   const std::chrono::milliseconds patience = std::min<std::chrono::milliseconds>(parts.timeout, kRendezvousPatience);
-  parts.store = join_store(me, patience);
   parts.first_serves_store = !me.agent_hosts_store;
-  parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
   try {
-    meet(me, parts.store, "arrived", patience);
+    parts.store = join_store(me, options.environment, patience);
+    parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
     auto gloo =
         c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
                                                     me.num_processes, gloo_options(me, options.environment, parts.timeout));
@@ -113,6 +111,8 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
     }
     // One that was done early and left again would cut off those that are still connecting.
     meet(me, parts.store, "connected", patience);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) +
                            " could not connect to its peers: " + words_of(error));
@@ -219,7 +219,7 @@ const std::shared_ptr<Communicator>& ProcessState::communicator() const { return
 void ProcessState::wait_for_everyone(std::source_location where) const {
   if (!facts_->communicator) return;
   if (facts_->debug) facts_->communicator->agree("wait_for_everyone", "", where);
-  facts_->communicator->barrier(where);
+  facts_->communicator->barrier("wait_for_everyone", where);
 }
 
 FirstScope ProcessState::main_process_first(std::source_location where) const {

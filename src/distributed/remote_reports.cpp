@@ -4,6 +4,8 @@
 #include <cstring>
 #include <thread>
 
+#include "distributed/refused_ranks.h"
+
 namespace accelerate {
 namespace {
 
@@ -31,8 +33,8 @@ bool take_plain(std::string_view& bytes, Plain& value) {
 bool take_entry(std::string_view& bytes, RankEntry& entry) {
   Activity activity;
   uint64_t calls = 0;
-  if (!take_plain(bytes, entry.ending) || !take_plain(bytes, entry.ended) || !take_plain(bytes, entry.joined) || !take_plain(bytes, entry.read) ||
-      !take_plain(bytes, activity) || !take_plain(bytes, calls) || calls > LogbookPage::kCalls)
+  if (!take_plain(bytes, entry.ending) || !take_plain(bytes, entry.ended) || !take_plain(bytes, entry.joined) ||
+      !take_plain(bytes, entry.read) || !take_plain(bytes, activity) || !take_plain(bytes, calls) || calls > LogbookPage::kCalls)
     return false;
   if (activity.began != 0) entry.activity = activity;
   entry.calls.resize(calls);
@@ -68,15 +70,18 @@ NumberedReports unpack(std::string_view bytes) {
   while (!bytes.empty()) {
     int64_t rank = 0, with_entry = 0;
     RankReport report;
-    if (!take_plain(bytes, rank) || !take_plain(bytes, report.presence) || !take_plain(bytes, report.pid) || !take_plain(bytes, with_entry)) break;
+    if (!take_plain(bytes, rank) || !take_plain(bytes, report.presence) || !take_plain(bytes, report.pid) ||
+        !take_plain(bytes, with_entry))
+      break;
     if (with_entry != 0 && !take_entry(bytes, report.entry.emplace())) break;
     reports.emplace_back(rank, std::move(report));
   }
   return reports;
 }
 
-std::shared_ptr<RemoteReports> RemoteReports::start(c10::intrusive_ptr<c10d::Store> store, int rank, Look look, Hear hear) {
-  std::shared_ptr<RemoteReports> reports(new RemoteReports(std::move(store), rank, std::move(look), std::move(hear)));
+std::shared_ptr<RemoteReports> RemoteReports::start(c10::intrusive_ptr<c10d::Store> store, int rank, int first, Look look,
+                                                    Hear hear) {
+  std::shared_ptr<RemoteReports> reports(new RemoteReports(std::move(store), rank, first, std::move(look), std::move(hear)));
   std::thread([reports] { reports->answer_questions(); }).detach();
   return reports;
 }
@@ -109,6 +114,7 @@ void RemoteReports::answer_questions() {
       if (question > answered) answer(question);
       answered = question;
       if (question > 0) listen();
+      if (rank_ == 0) with_store([](c10d::Store& store) { tell_refusals(store); });
     } catch (const std::exception&) {
       // The store is gone with its host: nobody will ask again.
     }
@@ -128,12 +134,23 @@ void RemoteReports::answer(int64_t question) {
 
 /// A rank that is still in an exchange when the group fails hears the story before the store is gone.
 void RemoteReports::listen() {
-  with_store([&](c10d::Store& store) {
-    if (heard_ || !store.check({"story"})) return;
+  if (heard_) return;
+  const auto story = settled();
+  if (!story) return;
+  hear_(*story);
+  heard_ = true;
+}
+
+void RemoteReports::note_settled(c10d::Store& store) const {
+  store.set("settled/" + std::to_string(first_), std::vector<uint8_t>{1});
+}
+
+std::optional<std::string> RemoteReports::settled() {
+  return with_store([&](c10d::Store& store) -> std::optional<std::string> {
+    if (!store.check({"story"})) return std::nullopt;
     const auto story = store.get("story");
-    hear_({story.begin(), story.end()});
-    heard_ = true;
-    store.set("settled/" + std::to_string(rank_), std::vector<uint8_t>{1});
+    note_settled(store);
+    return std::string(story.begin(), story.end());
   });
 }
 
@@ -168,17 +185,17 @@ NumberedReports RemoteReports::ask(const std::vector<int64_t>& ranks, std::chron
 
 std::string RemoteReports::settle(const std::string& text) {
   return with_store([&](c10d::Store& store) {
-    const auto settled = store.compareSet("story", {}, as_bytes(text));
-    store.set("settled/" + std::to_string(rank_), std::vector<uint8_t>{1});
-    return std::string(settled.begin(), settled.end());
+    const auto story = store.compareSet("story", {}, as_bytes(text));
+    note_settled(store);
+    return std::string(story.begin(), story.end());
   });
 }
 
 void RemoteReports::serve(const std::vector<int64_t>& ranks, std::chrono::milliseconds patience) {
   const auto deadline = std::chrono::steady_clock::now() + patience;
   with_store([&](c10d::Store& store) {
-    const auto settled = [&](int64_t rank) { return store.check({"settled/" + std::to_string(rank)}); };
-    while (std::chrono::steady_clock::now() < deadline && !std::all_of(ranks.begin(), ranks.end(), settled)) {
+    const auto has_settled = [&](int64_t rank) { return store.check({"settled/" + std::to_string(rank)}); };
+    while (std::chrono::steady_clock::now() < deadline && !std::all_of(ranks.begin(), ranks.end(), has_settled)) {
       std::this_thread::sleep_for(kPoll);
     }
   });

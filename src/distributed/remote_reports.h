@@ -30,8 +30,8 @@ class RemoteReports {
   using Hear = std::function<void(const std::string&)>;
 
   /// Starts to answer. `look` reports about this rank's machine, `hear` is given the text that was settled elsewhere. Both are
-  /// called by another thread and may outlive the caller.
-  static std::shared_ptr<RemoteReports> start(c10::intrusive_ptr<c10d::Store> store, int rank, Look look, Hear hear);
+  /// called by another thread and may outlive the caller. `first`: the first rank of this one's machine.
+  static std::shared_ptr<RemoteReports> start(c10::intrusive_ptr<c10d::Store> store, int rank, int first, Look look, Hear hear);
   /// Answers no more.
   void stop();
 
@@ -41,23 +41,27 @@ class RemoteReports {
   NumberedReports ask(const std::vector<int64_t>& ranks, std::chrono::milliseconds patience);
   /// The first text that anybody of the group proposed.
   std::string settle(const std::string& text);
-  /// For the rank that serves the store: returns when each of `ranks` has settled or `patience` is over, so that they can.
+  /// That text, if there is one already.
+  std::optional<std::string> settled();
+  /// For the rank that serves the store: returns when on the machine of each of `ranks`, its first, somebody has settled, or
+  /// `patience` is over, so that they can.
   void serve(const std::vector<int64_t>& ranks, std::chrono::milliseconds patience);
 
   /// True when the store could not be reached.
   bool lost() const { return lost_; }
 
  private:
-  RemoteReports(c10::intrusive_ptr<c10d::Store> store, int rank, Look look, Hear hear)
-      : store_(std::move(store)), rank_(rank), look_(std::move(look)), hear_(std::move(hear)) {}
+  RemoteReports(c10::intrusive_ptr<c10d::Store> store, int rank, int first, Look look, Hear hear)
+      : store_(std::move(store)), rank_(rank), first_(first), look_(std::move(look)), hear_(std::move(hear)) {}
   template <class Action>
   auto with_store(Action action);
   void answer_questions();
   void answer(int64_t question);
   void listen();
+  void note_settled(c10d::Store& store) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  const int rank_;
+  const int rank_, first_;
   const Look look_;
   const Hear hear_;
   std::atomic<bool> lost_ = false;

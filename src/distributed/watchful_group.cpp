@@ -11,7 +11,7 @@ namespace accelerate {
 namespace {
 
 /// How often the futures of exchanges are looked at.
-constexpr std::chrono::milliseconds kFutureLook{1000};
+constexpr std::chrono::milliseconds kFutureLook{100};
 
 /// An exchange of a backend, waited for as the communicator waits for its own.
 class WatchfulWork : public c10d::Work {
@@ -173,15 +173,16 @@ WatchfulGroup::WatchfulGroup(Communicator& communicator, const c10::intrusive_pt
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
+  if (all_on_cpu(tensors)) communicator_.expect_waiting();
   if (before_all_reduce_) before_all_reduce_(tensors.front());
   if (!all_on_cpu(tensors)) return group_->allreduce(tensors, options);
-  communicator_.expect_waiting();
   auto work = communicator_.start([&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
   return c10::make_intrusive<WatchfulWork>(communicator_, std::move(work));
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) {
   if (!all_on_cpu(tensors)) return group_->broadcast(tensors, options);
+  communicator_.announce_pass();
   auto work = communicator_.start([&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
   return c10::make_intrusive<WatchfulWork>(communicator_, std::move(work));
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <climits>
 
 #include <accelerate/core/error.h>
 #include "launch/config_schema.h"
@@ -71,6 +73,11 @@ Launcher launcher_for(const LaunchArguments& merged, const Json* config, const M
   return config == nullptr && several && machine.gpus > 1 ? Launcher::multi_gpu : Launcher::simple;
 }
 
+std::string who_asks_for_gpus(const LaunchArguments& merged) {
+  return merged.given.contains("multi_gpu") ? "--multi_gpu is given"
+                                            : "distributed_type in the config file asks for several GPUs";
+}
+
 void check_gpus(const LaunchArguments& merged, const MachineFacts& machine) {
   const Json& ids = merged.values["gpu_ids"];
   const int machines = merged.values["num_machines"].is_null() ? 1 : merged.values["num_machines"].get<int>();
@@ -81,7 +88,8 @@ void check_gpus(const LaunchArguments& merged, const MachineFacts& machine) {
                     ids.get<std::string>()));
   }
   if (merged.is_on("multi_gpu") && merged.values["num_processes"].is_null() && machine.gpus == 0) {
-    throw UsageError("--multi_gpu on a machine without GPUs: give --num_processes.");
+    throw UsageError(fmt::format("{}, and no CUDA GPU was found on this machine: use --cpu, or give --num_processes.",
+                                 who_asks_for_gpus(merged)));
   }
   if (merged.given.contains("mixed_precision") && merged.text("mixed_precision") == "bf16" && !machine.bf16 && !machine.tpu) {
     throw UsageError("--mixed_precision is 'bf16', and the GPUs of this machine do not calculate in it: choose no or fp16.");
@@ -177,6 +185,13 @@ void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launche
                const MachineFacts& machine) {
   if (const auto idle = without_effect(merged, launcher); !idle.empty() && !is_python(merged)) {
     plan.notes.push_back(fmt::format("A C++ program makes nothing of {}.", fmt::join(idle, ", ")));
+  }
+  const bool in_file = config != nullptr && config->value("distributed_type", Json()) == "MULTI_GPU";
+  if (merged.is_on("multi_gpu") && (in_file || merged.given.contains("multi_gpu")) && machine.gpus == 0) {
+    plan.notes.push_back(
+        fmt::format("{}, and no CUDA GPU was found in /proc/driver/nvidia and /dev: a program that finds none either runs on the "
+                    "CPU, as with --cpu.",
+                    who_asks_for_gpus(merged)));
   }
   for (const char* name : {"aws_access_key_id", "aws_secret_access_key"}) {
     if (merged.given.contains(name)) plan.notes.push_back(fmt::format("--{} has no effect: no SageMaker job is started.", name));
@@ -286,6 +301,40 @@ LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchArgum
   return with_mpi(std::move(plan), merged, options, environment, machine);
 }
 
+int processes_per_node(const LaunchArguments& merged, const MachineFacts& machine) {
+  const std::string text = merged.text("nproc_per_node");
+  int count = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (problem == std::errc() && end == text.data() + text.size()) {
+    if (count < 1) throw UsageError(fmt::format("--nproc_per_node is {}; at least 1 process is needed.", count));
+    return count;
+  }
+  if (text != "gpu") throw UsageError(fmt::format("--nproc_per_node is '{}'; give a whole number, or gpu.", text));
+  if (const Json& ids = merged.values["gpu_ids"]; ids.is_string() && ids != "all") return static_cast<int>(gpus_in(ids).size());
+  if (machine.gpus == 0) throw UsageError("--nproc_per_node is gpu, and no CUDA GPU was found on this machine: give a number.");
+  return machine.gpus;
+}
+
+// torchrun counts the processes of each machine, --num_processes those of all. How many machines there are may be in the file.
+LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* config, const MachineFacts& machine) {
+  if (!arguments.given.contains("nproc_per_node")) return merge_config(std::move(arguments), config);
+  if (arguments.given.contains("num_processes")) {
+    throw UsageError(
+        "--nproc_per_node and --num_processes cannot be used together: the first counts the processes of each machine, the "
+        "second those of all.");
+  }
+  arguments.given.insert("num_processes");  // not the file's
+  const bool wants_several = arguments.is_on("multi_gpu");
+  LaunchArguments merged = merge_config(std::move(arguments), config);
+  const int64_t machines = merged.values["num_machines"].is_null() ? 1 : merged.values["num_machines"].get<int64_t>();
+  const int64_t all = processes_per_node(merged, machine) * machines;
+  if (wants_several && all == 1) {
+    throw UsageError("--nproc_per_node starts 1 process with --multi_gpu, which needs at least 2.");
+  }
+  merged.values["num_processes"] = static_cast<int>(std::clamp<int64_t>(all, INT_MIN, INT_MAX));
+  return merged;
+}
+
 }  // namespace
 
 bool uses_default_config(const LaunchArguments& arguments) { return !arguments.is_on("cpu"); }
@@ -295,7 +344,7 @@ LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* 
   if (arguments.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
   check_together(arguments);
   check_rendezvous(arguments);
-  const LaunchArguments merged = merge_config(arguments, config);
+  const LaunchArguments merged = with_processes_per_node(arguments, config, machine);
   const Launcher launcher = launcher_for(merged, config, machine);
   check_gpus(merged, machine);
   LaunchOptions options = options_of(merged, launcher, environment);

@@ -32,7 +32,10 @@ void check_is_file(const std::string& path) {
         fmt::format("{} does not exist. `accelerate config` writes a configuration; --config_file names another.", path));
   }
   if (S_ISDIR(status.st_mode)) throw ConfigError(fmt::format("{} is a folder; give the file in it.", path));
-  if (!S_ISREG(status.st_mode)) throw ConfigError(fmt::format("{} is not a file.", path));
+  if (!S_ISREG(status.st_mode)) {
+    throw ConfigError(fmt::format("{} is {}, not a regular file. Save the configuration to a file and name that.", path,
+                                  file_kind(status.st_mode)));
+  }
 }
 
 /// In a mapping, an empty one becomes null, at any depth.
@@ -72,7 +75,8 @@ void check_may_write(const std::filesystem::path& target) {
   if (::stat(target.c_str(), &status) != 0) return;
   if (S_ISDIR(status.st_mode))
     throw ConfigError(fmt::format("Cannot write {}: it is a folder; give the file in it.", target.string()));
-  if (!S_ISREG(status.st_mode)) throw ConfigError(fmt::format("Cannot write {}: it is not a file.", target.string()));
+  if (!S_ISREG(status.st_mode))
+    throw ConfigError(fmt::format("Cannot write {}: it is {}, not a regular file.", target.string(), file_kind(status.st_mode)));
   if (::access(target.c_str(), W_OK) != 0) {
     throw ConfigError(fmt::format("Cannot write {}: {}.", target.string(), std::strerror(errno)));
   }

@@ -78,11 +78,8 @@ void restore_no(json& values, const char* key, const char* word) {
 }
 
 [[noreturn]] void refuse_value(const ConfigKey& key, const json& value, const std::string& place) {
-  std::string closest;
-  if (!key.choices.empty() && value.is_string()) {
-    closest = fmt::format(" The closest is {}.", closest_name(shown(value.get<std::string>()), config_choices(key)));
-  }
-  throw ConfigError(fmt::format("{}{} is {}; expected is {}.{}", place, key.name, shown_value(value), expected_of(key), closest));
+  const std::string closest = value.is_string() ? closest_hint(shown(value.get<std::string>()), config_choices(key)) : "";
+  throw ConfigError(fmt::format("{}{} is {}; expected is {}{}.", place, key.name, shown_value(value), expected_of(key), closest));
 }
 
 void bring_up_to_date(json& values) {
@@ -121,9 +118,11 @@ void check_known(const ConfigDocument& document, std::span<const ConfigKey> keys
   for (size_t i = 1; i < std::min<size_t>(unknown.size(), 6); ++i)
     others += (i > 1 ? ", " : " Unknown too: ") + shown(unknown[i]);
   const bool elsewhere = find_config_key(local_config_keys(), first) || find_config_key(sagemaker_config_keys(), first);
-  const std::string hint = elsewhere ? "it belongs to another compute_environment"
-                                     : fmt::format("the closest is {}", closest_name(shown(first), names));
-  throw ConfigError(fmt::format("{}there is no key {}; {}.{}{}", place_of(document, path, first), shown(first), hint, others,
+  const auto closest = closest_name(shown(first), names);
+  const std::string hint = elsewhere ? "; it belongs to another compute_environment"
+                           : closest ? fmt::format("; the closest is {}", *closest)
+                                     : "";
+  throw ConfigError(fmt::format("{}there is no key {}{}.{}{}", place_of(document, path, first), shown(first), hint, others,
                                 others.empty() ? "" : "."));
 }
 

@@ -14,6 +14,7 @@ namespace accelerate {
 namespace {
 
 constexpr size_t kMostQueued = 1 << 20;
+constexpr size_t kMostRemembered = 16 * 1024;  // of a line without an end
 
 winsize window_of(int file_descriptor) {
   winsize size = {};
@@ -39,7 +40,11 @@ int Console::rows() const { return window_of(file_descriptor_).ws_row; }
 void Console::write(int writer, std::string_view prefix, std::string_view text) {
   if (text.empty()) return;
   bool continues = open_line_ == writer;
-  if (open_line_ && !continues) lines_ += '\n';
+  if (open_line_ && !continues) {
+    lines_ += '\n';
+    remember("\n");
+  }
+  remember(text);
   open_line_ = text.back() == '\n' ? std::nullopt : std::optional<int>(writer);
   if (prefix.empty() && !is_terminal_) {
     lines_ += text;
@@ -57,6 +62,19 @@ void Console::write(int writer, std::string_view prefix, std::string_view text) 
     destination_.put(lines_);
     lines_.clear();
   }
+}
+
+void Console::remember(std::string_view text) {
+  const size_t end = text.rfind('\n') + 1;  // 0: there is none
+  if (end > 0 && !open_text_.empty()) {
+    const size_t first = text.find('\n') + 1;
+    written_.add(open_text_.append(text.substr(0, first)));
+    written_.add(text.substr(first, end - first));
+  } else {
+    written_.add(text.substr(0, end));
+  }
+  if (end > 0) open_text_.clear();
+  if (open_text_.size() < kMostRemembered) open_text_ += text.substr(end);
 }
 
 void Console::show(int writer, std::vector<std::string> rows) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/last_lines.h"
 #include "launch/output_destination.h"
 
 namespace accelerate {
@@ -30,6 +31,9 @@ class Console {
   /// What `writer` shows at the bottom of the terminal from now on, below the rows of writers with lower numbers.
   void show(int writer, std::vector<std::string> rows);
 
+  /// True when these lines, as LastLines quotes them, are the last that were written.
+  bool was_just_written(const std::vector<std::string>& lines) const { return !open_line_ && written_.end_with(lines); }
+
   /// Writes what can be written now, and draws what has changed.
   void serve();
   /// Takes the rows off the terminal until it is served again.
@@ -46,13 +50,16 @@ class Console {
 
  private:
   std::string draw();
+  void remember(std::string_view text);
 
   const int file_descriptor_;
   const std::string name_;
   const bool is_terminal_;
   OutputDestination destination_;
   std::optional<int> open_line_ = {};  // whose line has no end yet
-  std::string lines_ = {};             // finished, and not yet put
+  std::string open_text_ = {};         // the beginning of that line
+  LastLines written_ = LastLines(2 * LastLines::kQuoted);
+  std::string lines_ = {};  // finished, and not yet put
   std::map<int, std::vector<std::string>> live_ = {};
   bool changed_ = false;  // live_ is not what is drawn
   bool drawn_ = false;    // rows stand on the screen, and the cursor on the first of them

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 #include "launch/config_document.h"
 
 namespace accelerate {
@@ -76,13 +77,6 @@ ConfigDocument read_json_document(std::string_view text, const std::string& path
   return {std::move(values), key_lines(text)};
 }
 
-std::string shown(std::string_view text) {
-  std::string out;
-  for (const char c : text.substr(0, kLongestShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    out += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
-  }
-  return text.size() > kLongestShown ? out + "..." : out;
-}
+std::string shown(std::string_view text) { return escaped(text, kLongestShown); }
 
 }  // namespace accelerate

@@ -1,16 +1,24 @@
 #include "launch/keeper.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <random>
+#include <string_view>
 #include <vector>
 
 #include <accelerate/core/error.h>
@@ -31,8 +39,73 @@ void close_descriptors_from(unsigned first) {
   for (unsigned descriptor = first; descriptor < end; ++descriptor) ::close(static_cast<int>(descriptor));
 }
 
-// Runs in a copy of a program that may have threads: only async-signal-safe calls, and nothing is allocated.
-[[noreturn]] void keep(int socket, pid_t* groups, int count) {
+// All from here to `keep` runs in a copy of a program that may have threads: only async-signal-safe calls, and nothing is
+// allocated. So /proc is listed by the system call itself.
+
+bool environment_has(const char* pid, std::string_view mark) {
+  std::array<char, 64> path = {};
+  std::strcat(std::strcat(std::strcpy(path.data(), "/proc/"), pid), "/environ");
+  const int file = ::open(path.data(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;  // gone, or of another user
+  std::array<char, 8192> text;
+  size_t kept = 0;
+  bool found = false;
+  for (ssize_t got = 0; !found && (got = ::read(file, text.data() + kept, text.size() - kept)) > 0;) {
+    const std::string_view seen(text.data(), kept + static_cast<size_t>(got));
+    found = seen.find(mark) != std::string_view::npos;
+    kept = std::min(mark.size() - 1, seen.size());  // the mark may begin at the end of this piece
+    std::memmove(text.data(), seen.data() + seen.size() - kept, kept);
+  }
+  ::close(file);
+  return found;
+}
+
+// Kills the process when it carries `mark`. It is opened before it is looked at, so that a stranger who is given its number in
+// between is not killed in its place. Returns whether it was there to be killed.
+bool kill_marked(const char* pid, std::string_view mark) {
+  const int process = static_cast<int>(::syscall(SYS_pidfd_open, std::atoi(pid), 0));
+  const bool no_such_call = process < 0 && errno == ENOSYS;
+  bool killed = false;
+  if ((process >= 0 || no_such_call) && environment_has(pid, mark)) {
+    killed =
+        (no_such_call ? ::kill(std::atoi(pid), SIGKILL) : ::syscall(SYS_pidfd_send_signal, process, SIGKILL, nullptr, 0)) == 0;
+  }
+  if (process >= 0) ::close(process);
+  return killed;
+}
+
+// Looks at every process once. Those that have ended have no environment any more. Returns whether any was killed.
+bool kill_all_marked(std::string_view mark) {
+  struct Entry {  // as the kernel writes it
+    uint64_t number;
+    int64_t offset;
+    uint16_t length;
+    uint8_t type;
+    char name[1];
+  };
+  const int folder = ::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  alignas(Entry) std::array<char, 8192> entries;
+  bool killed = false;
+  for (long got = 0; (got = ::syscall(SYS_getdents64, folder, entries.data(), entries.size())) > 0;) {
+    for (long at = 0; at < got;) {
+      const auto* entry = reinterpret_cast<const Entry*>(entries.data() + at);
+      if (entry->name[0] >= '1' && entry->name[0] <= '9') killed = kill_marked(entry->name, mark) || killed;
+      at += entry->length;
+    }
+  }
+  ::close(folder);
+  return killed;
+}
+
+// What was being forked while we looked is seen at the next look, and its parent is dead by then. Who cannot be killed, because
+// the kernel holds it, is not waited for without end.
+void end_marked(std::string_view mark) {
+  constexpr int kLooks = 500;
+  const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
+  for (int look = 0; look < kLooks && kill_all_marked(mark); ++look) ::nanosleep(&pause, nullptr);
+}
+
+[[noreturn]] void keep(int socket, pid_t* groups, int count, std::string_view mark) {
   ::setsid();  // what is sent to the launcher's group or comes from its terminal is not for us
   sigset_t all;
   ::sigfillset(&all);
@@ -49,18 +122,24 @@ void close_descriptors_from(unsigned first) {
   for (int slot = 0; slot < count; ++slot) {
     if (groups[slot] > 0) ::kill(-groups[slot], SIGKILL);
   }
+  end_marked(mark);
   ::_exit(0);
+}
+
+std::string random_mark() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 }  // namespace
 
-Keeper::Keeper(int count) {
+Keeper::Keeper(int count) : mark_(random_mark()) {
   std::vector<pid_t> groups(static_cast<size_t>(count));
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) pid_ = ::fork();
   if (pid_ == 0) {
     ::close(ends[0]);
-    keep(ends[1], groups.data(), count);
+    keep(ends[1], groups.data(), count, mark_);
   }
   const int problem = errno;
   if (ends[1] >= 0) ::close(ends[1]);
@@ -68,6 +147,11 @@ Keeper::Keeper(int count) {
   if (pid_ > 0) return;
   let_go();
   throw WorkerError(fmt::format("No worker can be started: {}.", ::strerrordesc_np(problem)));
+}
+
+std::string Keeper::marks() const {
+  const char* outer = std::getenv(kLaunchMarkVariable);
+  return outer != nullptr && *outer != '\0' ? fmt::format("{}:{}", outer, mark_) : mark_;
 }
 
 void Keeper::dismiss() {

@@ -2,10 +2,17 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 namespace accelerate {
 
-/// A small process ("accelerate-keep") that outlives a launcher that is killed outright, and then ends the process groups that
-/// the launcher had named to it. The kernel ends the workers themselves in that case, but not what they started.
+/// The variable that marks all that a launch has started. A launch inside of another one adds its own mark to the list.
+inline constexpr char kLaunchMarkVariable[] = "ACCELERATE_LAUNCH_ID";
+
+/// The watchdog of a launch: a small process ("accelerate-keep") that outlives a launcher that is killed outright, and then kills
+/// the process groups that the launcher had named to it, and every process that carries the launch's mark in its environment.
+/// The kernel kills the workers themselves in that case, but not what they started; and a descendant that has left its group
+/// (setsid, timeout) has lost its ancestors by then, so that nothing but what it inherited tells where it comes from.
 class Keeper {
  public:
   /// Starts the process; it can hold `count` groups. Throws WorkerError when no process can be made.
@@ -16,6 +23,9 @@ class Keeper {
   Keeper& operator=(const Keeper&) = delete;
 
   pid_t pid() const { return pid_; }
+
+  /// The value of `kLaunchMarkVariable` for the workers.
+  std::string marks() const;
 
   /// Names the group that has place `slot` from now on.
   void hold(int slot, pid_t group) const { tell(slot, group); }
@@ -31,6 +41,7 @@ class Keeper {
  private:
   void tell(int slot, pid_t group) const;
 
+  std::string mark_;
   pid_t pid_ = -1;
   int socket_ = -1;
 };

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -67,7 +68,12 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   switch (flag.kind) {
     case FlagKind::integer: {
       if (const auto number = number_in<int>(text)) return *number;
-      refuse_value(flag, text, number_in<double>(text) ? "give a whole number that is not too large" : "give a whole number");
+      const std::string sets = flag.destination();
+      const bool a_range = (sets == "num_machines" || sets == "num_processes") && text.find(':') != std::string::npos;
+      refuse_value(flag, text,
+                   number_in<double>(text) ? "give a whole number that is not too large"
+                   : a_range               ? "give one whole number: machines cannot join or leave a running launch"
+                                           : "give a whole number");
     }
     case FlagKind::number: {
       if (const auto number = number_in<double>(text); number && std::isfinite(*number)) return *number;
@@ -89,6 +95,27 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   }
 }
 
+/// A flag that other launchers have.
+struct NameElsewhere {
+  const char* name;
+  /// What to do here.
+  const char* here;
+};
+constexpr std::array kNamesElsewhere = {
+    NameElsewhere{"rdzv_endpoint", "the ranks meet at --main_process_ip and --main_process_port"},
+    NameElsewhere{"rdzv_id", "set ACCELERATE_RUN_ID on every machine instead, or leave it out"},
+    NameElsewhere{"redirects", "--log_dir or --tee write what ranks print to files"},
+    NameElsewhere{"r", "--log_dir or --tee write what ranks print to files"},
+    NameElsewhere{"nproc", "--num_processes has that meaning"},
+    NameElsewhere{"nprocs", "--num_processes has that meaning"},
+    NameElsewhere{"ntasks", "--num_processes has that meaning"},
+    NameElsewhere{"world_size", "--num_processes has that meaning"},
+    NameElsewhere{"num_gpus", "--num_processes has that meaning, a process for each GPU; --gpu_ids chooses them"},
+    NameElsewhere{"num_nodes", "--num_machines has that meaning"},
+    NameElsewhere{"nodes", "--num_machines has that meaning"},
+    NameElsewhere{"hostfile", "--mpirun_hostfile has that meaning"},
+};
+
 /// Reads a line word by word.
 class LineReader {
  public:
@@ -102,7 +129,11 @@ class LineReader {
     while (next_ < line_.size() && line_[next_].size() > 1 && line_[next_].front() == '-') {
       const std::string& word = line_[next_++];
       if (word == "--") break;
-      word.starts_with("--") ? read_name(word) : read_letters(word);
+      if (word == "-np") {  // as mpirun has it
+        read_name("--np");
+      } else {
+        word.starts_with("--") ? read_name(word) : read_letters(word);
+      }
     }
     result_.command.assign(line_.begin() + static_cast<std::ptrdiff_t>(next_), line_.end());
     return std::move(result_);
@@ -122,6 +153,7 @@ class LineReader {
 
   // As others have it: -qm is -q -m, and -t3 is -t 3.
   void read_letters(const std::string& word) {
+    refuse_single_dash(word);
     for (size_t i = 1; i < word.size(); ++i) {
       const LaunchFlag* flag = find_launch_flag(word[i]);
       if (flag == nullptr) refuse_name(word);
@@ -154,16 +186,24 @@ class LineReader {
     result_.given.insert(flag.destination());
   }
 
+  // -num_processes would be -n with the value um_processes.
+  static void refuse_single_dash(const std::string& word) {
+    const std::string name = word.substr(1, word.find('=') - 1);
+    const LaunchFlag* flag = name.size() > 1 ? find_launch_flag(name) : nullptr;
+    if (flag != nullptr) throw UsageError(fmt::format("There is no flag -{}; it is written with two dashes: --{}.", name, name));
+  }
+
   [[noreturn]] static void refuse_name(const std::string& given) {
-    std::vector<std::string> known = {"--help"};
-    for (const LaunchFlag& flag : launch_flags()) known.push_back(fmt::format("--{}", flag.name));
-    std::string spelled = given;
-    std::replace(spelled.begin() + std::min<std::ptrdiff_t>(2, static_cast<std::ptrdiff_t>(spelled.size())), spelled.end(), '-',
-                 '_');
-    throw UsageError(
-        fmt::format("There is no flag {}. The closest is {}; `accelerate launch --help` lists them all. Flags of the "
-                    "program come after its name.",
-                    given, closest_name(spelled, known)));
+    std::string name = given.substr(std::min(given.find_first_not_of('-'), given.size()));
+    std::replace(name.begin(), name.end(), '-', '_');
+    for (const NameElsewhere& elsewhere : kNamesElsewhere) {
+      if (name == elsewhere.name) throw UsageError(fmt::format("There is no flag {}: {}.", given, elsewhere.here));
+    }
+    std::vector<std::string> known = {"help"};
+    for (const LaunchFlag& flag : launch_flags()) known.emplace_back(flag.name);
+    throw UsageError(fmt::format(
+        "There is no flag {}{}; `accelerate launch --help-all` lists them all. Flags of the program come after its name.", given,
+        closest_hint(name, known, "--")));
   }
 
   const std::vector<std::string>& line_;
@@ -185,16 +225,21 @@ std::string LaunchArguments::text(const std::string& name) const {
 
 LaunchArguments parse_launch_arguments(const std::vector<std::string>& line) { return LineReader(line).read(); }
 
-bool asks_for_help(const std::vector<std::string>& line, std::vector<std::string>& flags) {
+std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line) {
+  LaunchHelp asked;
   bool help = false;
   for (size_t i = 0; i < line.size() && line[i].size() > 1 && line[i].front() == '-' && line[i] != "--"; ++i) {
-    help = help || line[i] == "-h" || line[i] == "--help";
-    const LaunchFlag* flag = line[i].starts_with("--") ? find_launch_flag(line[i].substr(2, line[i].find('=') - 2)) : nullptr;
+    const std::string& word = line[i];
+    asked.all = asked.all || word == "--help-all" || word == "--help_all";
+    help = help || asked.all || word == "-h" || word == "--help";
+    const LaunchFlag* flag = word.starts_with("--") ? find_launch_flag(word.substr(2, word.find('=') - 2))
+                             : word == "-np"        ? find_launch_flag("np")
+                                                    : find_launch_flag(word.back());
     if (flag == nullptr) continue;
-    flags.emplace_back(flag->name);
-    if (flag->takes_value() && line[i].find('=') == std::string::npos) ++i;
+    asked.flags.emplace_back(flag->name);
+    if (flag->takes_value() && word.find('=') == std::string::npos) ++i;
   }
-  return help;
+  return help ? std::optional(asked) : std::nullopt;
 }
 
 std::string python_str(const nlohmann::json& value) {

@@ -1,9 +1,12 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "launch/launch_flags.h"
 
 namespace accelerate {
 
@@ -27,8 +30,8 @@ struct LaunchArguments {
 /// unknown, lacks its value or has a wrong one.
 LaunchArguments parse_launch_arguments(const std::vector<std::string>& line);
 
-/// Whether `line` asks for help before it names a program; `flags` gets the names of the other flags that it has.
-bool asks_for_help(const std::vector<std::string>& line, std::vector<std::string>& flags);
+/// What `line` asks to be told, if it has --help or --help-all before it names a program.
+std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line);
 
 /// `value` as Python's str() writes it: None, True, 1.0, text as it is.
 std::string python_str(const nlohmann::json& value);

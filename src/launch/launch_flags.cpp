@@ -12,25 +12,29 @@ using G = FlagGroup;
 using K = FlagKind;
 
 constexpr const char* kNoFallback = nullptr;
+constexpr const char* kAlways = nullptr;
+constexpr const char* kNoSection = nullptr;
 
 // General sections come with every help; the others when a flag on the line calls for them.
 constexpr std::array kLaunchFlagGroups = {
     FlagGroupInfo{G::general, "In general"},
     FlagGroupInfo{G::hardware, "What to run on"},
     FlagGroupInfo{G::resources, "How much of it, and how each process computes"},
-    FlagGroupInfo{G::compiler, "The compiler of Python programs", "dynamo_backend", "dynamo_config"},
-    FlagGroupInfo{G::paradigm, "How the training is shared out"},
     FlagGroupInfo{G::distributed, "How the processes meet", "multi_gpu"},
     FlagGroupInfo{G::output, "What becomes of the output", "multi_gpu"},
     FlagGroupInfo{G::failures, "When something fails", "multi_gpu"},
-    FlagGroupInfo{G::tpu, "TPU", "tpu"},
-    FlagGroupInfo{G::deepspeed, "DeepSpeed (Python programs)", "use_deepspeed", "deepspeed_config"},
-    FlagGroupInfo{G::fsdp, "FSDP", "use_fsdp", "fsdp_config"},
-    FlagGroupInfo{G::megatron, "Megatron-LM (Python programs)", "use_megatron_lm", "megatron_lm_config"},
-    FlagGroupInfo{G::fp8, "FP8 (Python programs)", "fp8_backend", "fp8_config"},
-    FlagGroupInfo{G::aws, "AWS", "aws_access_key_id"},
     FlagGroupInfo{G::mpi, "MPI", "mpirun_hostfile", "mpirun_config"},
-    FlagGroupInfo{G::parallelism, "Parallelism in several dimensions", "use_parallelism_config", "parallelism_config"},
+    FlagGroupInfo{G::torchrun, "Names that torchrun and mpirun have for these", kAlways, kNoSection, true},
+    FlagGroupInfo{G::paradigm, "How the training is shared out (Python programs)", kAlways, kNoSection, true},
+    FlagGroupInfo{G::compiler, "The compiler of Python programs", "dynamo_backend", "dynamo_config", true},
+    FlagGroupInfo{G::tpu, "TPU (Python programs)", "tpu", kNoSection, true},
+    FlagGroupInfo{G::deepspeed, "DeepSpeed (Python programs)", "use_deepspeed", "deepspeed_config", true},
+    FlagGroupInfo{G::fsdp, "FSDP (Python programs)", "use_fsdp", "fsdp_config", true},
+    FlagGroupInfo{G::megatron, "Megatron-LM (Python programs)", "use_megatron_lm", "megatron_lm_config", true},
+    FlagGroupInfo{G::fp8, "FP8 (Python programs)", "fp8_backend", "fp8_config", true},
+    FlagGroupInfo{G::parallelism, "Parallelism in several dimensions (Python programs)", "use_parallelism_config",
+                  "parallelism_config", true},
+    FlagGroupInfo{G::without_effect, "Accepted as Python's, without effect", kAlways, kNoSection, true},
 };
 
 constexpr std::array kLaunchFlags = {
@@ -56,7 +60,6 @@ constexpr std::array kLaunchFlags = {
 
     LaunchFlag{"cpu", G::hardware, K::on, "run on the CPU even where there are GPUs", "false"},
     LaunchFlag{"multi_gpu", G::hardware, K::on, "run on several GPUs, one process for each", "false"},
-    LaunchFlag{"tpu", G::hardware, K::on, "run on a TPU", "false"},
 
     LaunchFlag{.name = "mixed_precision",
                .group = G::resources,
@@ -92,7 +95,7 @@ constexpr std::array kLaunchFlags = {
     LaunchFlag{"dynamo_use_regional_compilation", G::compiler, K::on, "it compiles repeated blocks once", "false"},
 
     LaunchFlag{"use_deepspeed", G::paradigm, K::on, "train with DeepSpeed (Python programs)", "false"},
-    LaunchFlag{"use_fsdp", G::paradigm, K::on, "share the weights out among the processes", "false"},
+    LaunchFlag{"use_fsdp", G::paradigm, K::on, "shard the weights among the processes", "false"},
     LaunchFlag{"use_parallelism_config", G::paradigm, K::on,
                "share the work out in several dimensions; needs --use_fsdp and --fsdp_version 2", "false"},
     LaunchFlag{"use_megatron_lm", G::paradigm, K::on, "train with Megatron-LM (Python programs)", "false"},
@@ -118,19 +121,20 @@ constexpr std::array kLaunchFlags = {
                .help = "port on which rank 0 meets the others; 0: any free one (default: 29500 if free)",
                .top_key = true},
     LaunchFlag{.name = "same_network",
-               .group = G::distributed,
+               .group = G::without_effect,
                .kind = K::on,
-               .help = "accepted as Python's; here the machines always meet at --main_process_ip",
+               .help = "here the machines always meet at --main_process_ip",
                .fallback = "false",
                .top_key = true},
     LaunchFlag{.name = "rdzv_backend",
-               .group = G::distributed,
+               .group = G::without_effect,
                .kind = K::text,
-               .help = "accepted as Python's; here the machines always meet at --main_process_ip",
+               .help = "here the machines always meet at --main_process_ip",
                .fallback = "static",
                .choices = "static c10d etcd etcd-v2",
                .top_key = true},
-    LaunchFlag{"rdzv_conf", G::distributed, K::text, "accepted as Python's (key=value,...) and without effect here", ""},
+    LaunchFlag{"rdzv_conf", G::without_effect, K::text, "settings of a rendezvous that is not used here: key=value,...", ""},
+    LaunchFlag{"standalone", G::without_effect, K::on, "torchrun's; without --num_machines a launch stands alone", "false"},
 
     LaunchFlag{.name = "tee",
                .group = G::output,
@@ -143,9 +147,9 @@ constexpr std::array kLaunchFlags = {
 
     LaunchFlag{"max_restarts", G::failures, K::integer, "how often all ranks are started again after one failed", "0"},
     LaunchFlag{"grace_period", G::failures, K::number, "seconds that ranks may take to stop before they are killed", "30"},
-    LaunchFlag{"monitor_interval", G::failures, K::number, "accepted as Python's; here the end of a process is noticed at once",
-               "0.1"},
+    LaunchFlag{"monitor_interval", G::without_effect, K::number, "here the end of a process is noticed at once", "0.1"},
 
+    LaunchFlag{"tpu", G::tpu, K::on, "run on a TPU", "false"},
     LaunchFlag{.name = "tpu_cluster",
                .group = G::tpu,
                .kind = K::on,
@@ -248,8 +252,36 @@ constexpr std::array kLaunchFlags = {
     LaunchFlag{"fp8_enable_fsdp_float8_all_gather", G::fp8, K::bit, "gather weights in 8 bits (ao)", "true"},
     LaunchFlag{"fp8_pad_inner_dim", G::fp8, K::bit, "pad matrices to a size that 8 bits need (ao)", "true"},
 
-    LaunchFlag{"aws_access_key_id", G::aws, K::text, "accepted as Python's; SageMaker jobs are not started from here"},
-    LaunchFlag{"aws_secret_access_key", G::aws, K::text, "accepted as Python's; SageMaker jobs are not started from here"},
+    LaunchFlag{"aws_access_key_id", G::without_effect, K::text, "SageMaker jobs are not started from here"},
+    LaunchFlag{"aws_secret_access_key", G::without_effect, K::text, "SageMaker jobs are not started from here"},
+
+    LaunchFlag{"nproc_per_node", G::torchrun, K::text, "processes to start on each machine; gpu: one for each GPU"},
+    LaunchFlag{.name = "nnodes",
+               .group = G::torchrun,
+               .kind = K::integer,
+               .help = "the same as --num_machines",
+               .value_name = "num_machines"},
+    LaunchFlag{.name = "node_rank",
+               .group = G::torchrun,
+               .kind = K::integer,
+               .help = "the same as --machine_rank",
+               .value_name = "machine_rank"},
+    LaunchFlag{.name = "master_addr",
+               .group = G::torchrun,
+               .kind = K::text,
+               .help = "the same as --main_process_ip",
+               .value_name = "main_process_ip"},
+    LaunchFlag{.name = "master_port",
+               .group = G::torchrun,
+               .kind = K::integer,
+               .help = "the same as --main_process_port",
+               .value_name = "main_process_port"},
+    LaunchFlag{.name = "np",
+               .group = G::torchrun,
+               .kind = K::integer,
+               .help = "the same as --num_processes; -np too",
+               .letter = 'n',
+               .value_name = "num_processes"},
 
     LaunchFlag{"mpirun_hostfile", G::mpi, K::file, "start the processes with mpirun, on the machines in this file"},
 

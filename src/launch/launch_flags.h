@@ -11,19 +11,20 @@ enum class FlagGroup {
   general,
   hardware,
   resources,
-  compiler,
-  paradigm,
   distributed,
   output,
   failures,
+  mpi,
+  torchrun,
+  paradigm,
+  compiler,
   tpu,
   deepspeed,
   fsdp,
   megatron,
   fp8,
-  aws,
-  mpi,
-  parallelism
+  parallelism,
+  without_effect
 };
 
 /// What follows a flag on the command line, and what it becomes.
@@ -77,6 +78,8 @@ struct FlagGroupInfo {
   const char* shown_with = nullptr;
   /// The section of a config file whose keys feed its flags; nothing: there is none.
   const char* section = nullptr;
+  /// C++ programs make nothing of its flags, or have other names for them: `--help` leaves it out, `--help-all` does not.
+  bool only_in_help_all = false;
 };
 
 /// All flags, section by section.
@@ -91,8 +94,15 @@ const LaunchFlag* find_launch_flag(std::string name);
 /// The flag of this letter; null when there is none.
 const LaunchFlag* find_launch_flag(char letter);
 
-/// What `--help` prints for a line that has these flags (their names) besides it: all sections when there are none, else those
-/// that matter to them.
-std::string launch_help(const std::vector<std::string>& flags_on_the_line);
+/// What a line asks to be told.
+struct LaunchHelp {
+  /// Names of the other flags that it has: only sections that matter to them are shown.
+  std::vector<std::string> flags = {};
+  /// `--help-all`: every section is shown.
+  bool all = false;
+};
+
+/// The text of it.
+std::string launch_help(const LaunchHelp& asked);
 
 }  // namespace accelerate

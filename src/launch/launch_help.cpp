@@ -82,31 +82,37 @@ std::string group_help(const FlagGroupInfo& group, const std::vector<std::string
   return text;
 }
 
-bool matters(const FlagGroupInfo& group, const std::vector<std::string>& on_the_line) {
-  if (group.shown_with == nullptr || on_the_line.empty()) return true;
+bool matters(const FlagGroupInfo& group, const LaunchHelp& asked) {
+  if (asked.all) return true;
+  if (asked.flags.empty()) return !group.only_in_help_all;
+  if (group.shown_with == nullptr && !group.only_in_help_all) return true;
   // Any flag of the section calls for it as well as the one that begins it.
-  return std::any_of(on_the_line.begin(), on_the_line.end(), [&group](const std::string& name) {
+  return std::any_of(asked.flags.begin(), asked.flags.end(), [&group](const std::string& name) {
     const LaunchFlag* flag = find_launch_flag(name);
-    return name == group.shown_with || (flag != nullptr && flag->group == group.group);
+    return (group.shown_with != nullptr && name == group.shown_with) || (flag != nullptr && flag->group == group.group);
   });
 }
 
 }  // namespace
 
-std::string launch_help(const std::vector<std::string>& flags_on_the_line) {
+std::string launch_help(const LaunchHelp& asked) {
   std::string text =
       "usage: accelerate launch [flags] program [arguments of the program]\n\n"
       "Starts a program on one or more processes, and tells each of them its place. A program is an executable, a script\n"
       "with #!, or NAME.py, which python3 runs. Flags may be written with hyphens in the place of underscores.\n";
-  bool all = true;
   for (const FlagGroupInfo& group : launch_flag_groups()) {
-    const bool shown = matters(group, flags_on_the_line);
-    all = all && shown;
-    if (shown) text += group_help(group, flags_on_the_line);
-    if (group.group == FlagGroup::general) text += with_explanation("  -h, --help", "show this text");
+    if (matters(group, asked)) text += group_help(group, asked.flags);
+    if (group.group == FlagGroup::general) {
+      text += with_explanation("  -h, --help", "show this text; beside other flags, what matters to them");
+      text += with_explanation("  --help-all", "show every flag, those of Python programs and of torchrun too");
+    }
   }
-  if (!all) text += "\nOnly what matters to the other flags on this line is shown; `accelerate launch --help` alone shows all.\n";
-  return text;
+  if (asked.all) return text;
+  if (!asked.flags.empty())
+    return text + "\nOnly what matters to the other flags on this line is shown; `accelerate launch --help-all` shows all.\n";
+  return text +
+         "\nFlags that only Python programs make something of (DeepSpeed, FSDP, Megatron-LM, FP8, the compiler, TPU) and\n"
+         "torchrun's names for these: `accelerate launch --help-all`.\n";
 }
 
 }  // namespace accelerate

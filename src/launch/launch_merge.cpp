@@ -116,7 +116,7 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
   take_sections(arguments, *config);
   arguments.values["deepspeed_fields"] = deepspeed_fields(arguments, *config);
   if (arguments.values["gpu_ids"].is_null()) arguments.values["gpu_ids"] = "all";
-  if (arguments.values["num_processes"] == -1) {
+  if (arguments.values["num_processes"] == -1 && !arguments.given.contains("num_processes")) {
     throw UsageError("The config file does not say how many processes to start (num_processes is -1): give --num_processes.");
   }
   return arguments;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 #include "core/screen.h"
 
 namespace accelerate {
@@ -65,7 +66,7 @@ void LogFile::write(const char* bytes, size_t count) {
 }
 
 void LogFile::fail() {
-  problem_ = fmt::format("{} cannot be written: {}. The launch goes on without it.", path_, ::strerrordesc_np(errno));
+  problem_ = fmt::format("{} cannot be written: {}. The launch goes on without it.", escaped(path_), ::strerrordesc_np(errno));
   if (file_descriptor_ >= 0) ::close(std::exchange(file_descriptor_, -1));
 }
 

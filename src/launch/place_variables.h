@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "launch/failure_notes.h"
+
 namespace accelerate {
 
 /// What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it belongs
@@ -22,6 +24,7 @@ inline constexpr std::array kPlaceVariables = {"RANK",
                                                "TORCHELASTIC_RUN_ID",
                                                "TORCHELASTIC_USE_AGENT_STORE",
                                                "TORCHELASTIC_SIGNALS_TO_HANDLE",
-                                               "TORCHELASTIC_ERROR_FILE"};
+                                               "TORCHELASTIC_ERROR_FILE",
+                                               kFailureNotesVariable};
 
 }  // namespace accelerate

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <accelerate/launch/cpu_topology.h>
+#include "core/escaped.h"
 
 namespace accelerate {
 namespace {
@@ -19,11 +20,25 @@ std::string worker_text(const WorkerPlan& worker, const LaunchPlan& plan, const 
   return text + "\n";
 }
 
+/// The bytes that the text has, without one that a terminal would obey: $'\e[2J' of bash, zsh and others.
+std::string ansi_c_quoted(std::string_view text) {
+  std::string quoted = "$'";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte > 0x7e) {
+      quoted += fmt::format("\\x{:02x}", byte);
+    } else {
+      quoted += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+    }
+  }
+  return quoted + "'";
+}
+
 }  // namespace
 
 std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
   std::string text;
-  for (const std::string& note : plan.notes) text += fmt::format("# {}\n", note);
+  for (const std::string& note : plan.notes) text += fmt::format("# {}\n", escaped(note));
   for (const WorkerPlan& worker : plan.workers) {
     text += fmt::format("{}# rank {}\n{}", text.empty() ? "" : "\n", worker.rank, worker_text(worker, plan, environment));
   }
@@ -33,6 +48,7 @@ std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
 std::string shell_quoted(const std::string& text) {
   constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
   if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
+  if (escaped(text) != text) return ansi_c_quoted(text);
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + "'";

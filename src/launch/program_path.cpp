@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "core/escaped.h"
+
 namespace accelerate {
 namespace {
 
@@ -23,7 +25,7 @@ std::string describe(const std::string& path) {
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) return "cannot be reached: a folder on the way denies access";
   if (S_ISDIR(status.st_mode)) return "is a folder, not a program";
-  return fmt::format("is not executable; `chmod +x {}` makes it so, or name its interpreter before it", path);
+  return fmt::format("is not executable; `chmod +x {}` makes it so, or name its interpreter before it", escaped(path));
 }
 
 }  // namespace
@@ -32,8 +34,8 @@ ProgramPath find_program(const std::string& name, const std::string& search_path
   if (name.find('/') != std::string::npos) {
     const int code = exit_code_for(name);
     if (code == 0) return {.path = name};
-    if (code == kNotFound) return {.exit_code = code, .problem = fmt::format("The program '{}' does not exist.", name)};
-    return {.exit_code = code, .problem = fmt::format("The program '{}' {}.", name, describe(name))};
+    if (code == kNotFound) return {.exit_code = code, .problem = fmt::format("The program '{}' does not exist.", escaped(name))};
+    return {.exit_code = code, .problem = fmt::format("The program '{}' {}.", escaped(name), describe(name))};
   }
   std::string denied;
   for (size_t begin = 0; !name.empty() && begin <= search_path.size();) {
@@ -47,12 +49,12 @@ ProgramPath find_program(const std::string& name, const std::string& search_path
     begin = end + 1;
   }
   if (!denied.empty()) {
-    return {.exit_code = kNotExecutable, .problem = fmt::format("The program '{}' {}.", denied, describe(denied))};
+    return {.exit_code = kNotExecutable, .problem = fmt::format("The program '{}' {}.", escaped(denied), describe(denied))};
   }
   const bool is_here = exit_code_for("./" + name) != kNotFound && !name.empty();
   return {.exit_code = kNotFound,
-          .problem = fmt::format("The program '{}' is in no folder of PATH{}.", name,
-                                 is_here ? fmt::format("; for the one in this folder write ./{}", name) : "")};
+          .problem = fmt::format("The program '{}' is in no folder of PATH{}.", escaped(name),
+                                 is_here ? fmt::format("; for the one in this folder write ./{}", escaped(name)) : "")};
 }
 
 }  // namespace accelerate

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include <accelerate/core/error.h>
+#include "core/utf8.h"
 
 namespace accelerate {
 namespace {
@@ -50,34 +51,13 @@ void append_json(std::string& out, const nlohmann::json& value, size_t indent) {
   }
 }
 
-/// How many bytes the code point at the start of `text` takes; 0 when it is not well formed.
-size_t decode(std::string_view text, char32_t& point) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t length = byte(0) < 0x80   ? 1
-                        : byte(0) < 0xc2 ? 0
-                        : byte(0) < 0xe0 ? 2
-                        : byte(0) < 0xf0 ? 3
-                        : byte(0) < 0xf5 ? 4
-                                         : 0;
-  if (length == 0 || length > text.size()) return 0;
-  point = length == 1 ? byte(0) : byte(0) & (0xffu >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-    point = (point << 6) | (byte(i) & 0x3fu);
-  }
-  const bool overlong = (length == 3 && point < 0x800) || (length == 4 && point < 0x10000);
-  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
-  return overlong || surrogate || point > 0x10ffff ? 0 : length;
-}
-
 }  // namespace
 
 std::u32string code_points(std::string_view text) {
   std::u32string points;
   points.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    char32_t point = 0;
-    const size_t length = decode(text.substr(at), point);
+    const auto [point, length] = first_code_point(text.substr(at));
     if (length == 0)
       throw ConfigError(fmt::format("byte {} (0x{:02x}) is not UTF-8", at + 1, static_cast<unsigned char>(text[at])));
     points.push_back(point);

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 
 namespace accelerate {
 namespace {
@@ -56,7 +57,7 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan)
   if (!plan.has_files()) return;
   try {
     folder_.emplace(plan.log_dir, "none");
-    say(fmt::format("the logs of the ranks are in {}", folder_->path()));
+    say(fmt::format("the logs of the ranks are in {}", escaped(folder_->path())));
   } catch (const ConfigError& error) {
     say(fmt::format("{} The launch goes on without logs.", error.what()));
   }
@@ -70,7 +71,7 @@ WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
   for (auto& stream : place.streams) stream->end();
   tell_problems();
   place.streams.clear();
-  place.last_lines = {};
+  place.last_lines = LastLines();
   const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
   place.streams.push_back(make_stream(local_rank, attempt, false));
   if (consoles_.size() == 2 || wanted.stdout_to_file || wanted.stderr_to_file) {
@@ -148,7 +149,7 @@ std::vector<std::string> WorkerOutput::last_lines(int local_rank) const {
   const Rank& place = ranks_[static_cast<size_t>(local_rank)];
   std::vector<std::string> rests;
   for (const auto& stream : place.streams) rests.push_back(stream->rest());
-  return place.last_lines.texts(rests);
+  return place.last_lines.quoted(rests);
 }
 
 void WorkerOutput::say(std::string_view line) {

@@ -59,8 +59,10 @@ class WorkerOutput {
   void serve();
   /// Takes all that the rank has written so far.
   void drain(int local_rank);
-  /// The last lines of the rank, at most 10, without control sequences.
+  /// What a report about the rank quotes; see LastLines.
   std::vector<std::string> last_lines(int local_rank) const;
+  /// True when these are the last lines on our stderr: the user has just read them.
+  bool was_just_written(const std::vector<std::string>& lines) const { return consoles_.back()->was_just_written(lines); }
 
   /// Writes a line of the launcher itself to stderr.
   void say(std::string_view line);
@@ -80,7 +82,7 @@ class WorkerOutput {
  private:
   struct Rank {
     std::vector<std::unique_ptr<RankStream>> streams = {};  // stdout and stderr, or one for both
-    LastLines last_lines = {};
+    LastLines last_lines = LastLines();
   };
 
   Console& errors() { return *consoles_.back(); }

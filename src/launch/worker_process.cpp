@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 #include "launch/signal_scope.h"
 
 namespace accelerate {
@@ -88,11 +89,11 @@ class CpuSet {
 };
 
 // Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
-[[noreturn]] void become_program(const char* path, char* const* argv, char* const* environment) {
+[[noreturn]] void become_program(const char* path, const char* shown_path, char* const* argv, char* const* environment) {
   reset_signals();
   // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
   ::execvpe(path, argv, environment);
-  ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", path, ::strerrordesc_np(errno));
+  ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", shown_path, ::strerrordesc_np(errno));
   ::_exit(126);
 }
 
@@ -119,9 +120,10 @@ pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::
   const std::vector<char*> argv = as_c_array(arguments);
   const std::vector<char*> environment = as_c_array(variables);
   const CpuSet cpus(plan.cpus);
+  const std::string shown_path = escaped(path);
   return fork_worker(plan.rank, start, [&] {
     cpus.apply();
-    become_program(path.c_str(), argv.data(), environment.data());
+    become_program(path.c_str(), shown_path.c_str(), argv.data(), environment.data());
   });
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include <accelerate/core/error.h>
+#include "core/escaped.h"
 #include "launch/child_processes.h"
 
 namespace accelerate {
@@ -54,7 +55,7 @@ WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_wor
 
 LaunchEnd WorkerSupervisor::run() {
   if (kind_ == WorkerKind::program) {
-    for (const auto& note : plan_.notes) say(note);
+    for (const auto& note : plan_.notes) say(escaped(note));
   }
   for (int attempt = 0;; ++attempt) {
     restarts_left_ = attempt < plan_.max_restarts;
@@ -70,6 +71,7 @@ LaunchEnd WorkerSupervisor::run() {
 void WorkerSupervisor::let_go() {
   output_.let_go();
   keeper_.let_go();
+  failure_notes_.let_go();
   signals_.let_go();
 }
 
@@ -91,13 +93,20 @@ void WorkerSupervisor::say(const std::string& line) { output_.say(line); }
 
 void WorkerSupervisor::start(int attempt) {
   workers_.clear();
+  suspect_ = nullptr;
+  waits_for_cause_ = false;
+  failure_notes_.clear();
   workers_.reserve(plan_.workers.size());
   try {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
       const int slot = static_cast<int>(workers_.size());
-      const WorkerStart how{.input = input_of(worker.rank), .streams = output_.open(slot, attempt), .keeper = keeper_, .slot = slot};
+      const std::string notes = failure_notes_.place_of(workers_.size());
+      if (plan_.workers.size() > 1 && !notes.empty()) worker.variables[kFailureNotesVariable] = notes;
+      worker.variables[kLaunchMarkVariable] = keeper_.marks();
+      const WorkerStart how{
+          .input = input_of(worker.rank), .streams = output_.open(slot, attempt), .keeper = keeper_, .slot = slot};
       workers_.emplace_back(worker.rank, start_worker_(worker, how));
       output_.started(slot);
     }
@@ -158,7 +167,10 @@ void WorkerSupervisor::answer(const ArrivedSignal& signal) {
 }
 
 void WorkerSupervisor::act_on_deadline() {
-  if (phase_ == Phase::last_words) {
+  if (phase_ == Phase::last_words && suspect_ != nullptr && !waits_for_cause_ && someone_unwinds()) {
+    waits_for_cause_ = true;
+    deadline_ = Clock::now() + plan_.grace_period;
+  } else if (phase_ == Phase::last_words) {
     stop(SIGTERM);
   } else {
     kill_all();
@@ -179,27 +191,50 @@ void WorkerSupervisor::look_at(WorkerProcess& worker) {
   const bool gone_before = worker.group_is_gone();
   const bool stopped = worker.poll();
   if (stopped && lends_terminal_) answer_stop();
-  if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(&worker - workers_.data()));
-  if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && phase_ == Phase::running) note_failure(worker);
+  if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(slot_of(worker)));
+  const bool told_to_end = phase_ == Phase::stopping || phase_ == Phase::killing;
+  if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && !told_to_end) note_failure(worker);
 }
 
-// The others are not stopped at once: what they say about the peer they lost may tell more than the one that died.
+// The others are not stopped at once: what they say about the peer they lost may tell more than the one that died. And where a
+// collective failed, the cause may be one of them: who fails by itself is blamed then.
 void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
+  const bool first = phase_ == Phase::running;
+  if (!first && suspect_ == nullptr) return;
+  const bool by_itself = failure_notes_.of(slot_of(worker)) != FailureNote::collective;
+  if (first || by_itself) deadline_ = Clock::now() + plan_.last_words;
+  phase_ = Phase::last_words;
+  if (by_itself) {
+    blame(worker);
+  } else if (first) {
+    suspect_ = &worker;
+  }
+}
+
+// A rank that has failed by itself, and has not ended yet.
+bool WorkerSupervisor::someone_unwinds() const {
+  return std::any_of(workers_.begin(), workers_.end(), [this](const WorkerProcess& worker) {
+    return !worker.status() && failure_notes_.of(slot_of(worker)) == FailureNote::own;
+  });
+}
+
+void WorkerSupervisor::blame(const WorkerProcess& worker) {
+  suspect_ = nullptr;
   const int status = *worker.status();
   const double seconds = worker.running_time().count();
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
-  phase_ = Phase::last_words;
-  deadline_ = Clock::now() + plan_.last_words;
   if (lends_terminal_ && is_end_by_terminal(status)) restarts_left_ = false;
   if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
-  const int local_rank = static_cast<int>(&worker - workers_.data());
+  const int local_rank = static_cast<int>(slot_of(worker));
   output_.drain(local_rank);
-  say(fmt::format("rank {} {} after {:.1f} s{}{}", worker.rank(), describe_end(status), seconds,
+  const auto lines = output_.last_lines(local_rank);
+  say(fmt::format("rank {} {} after {:.1f} s{}{}{}", worker.rank(), describe_end(status), seconds,
+                  failure_notes_.of(slot_of(worker)) == FailureNote::collective ? ", when a collective failed" : "",
                   others == 0   ? "."
                   : others == 1 ? "; the other rank is stopped."
                                 : "; the other ranks are stopped.",
-                  quote_lines(output_.last_lines(local_rank))));
+                  output_.was_just_written(lines) ? " Its last lines are above." : quote_lines(lines)));
 }
 
 void WorkerSupervisor::pass_on(int signal) {
@@ -220,6 +255,7 @@ void WorkerSupervisor::pass_on(int signal) {
 
 // The first call starts the clock. What was stopped (SIGSTOP) has to go on in order to end.
 void WorkerSupervisor::stop(int signal) {
+  if (suspect_ != nullptr) blame(*suspect_);  // what fails from now on may fail because of the signal
   send_to_all(signal);
   send_to_all(SIGCONT);
   stop_signal_ = signal;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <accelerate/launch/launch_plan.h>
+#include "launch/failure_notes.h"
 #include "launch/keeper.h"
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
@@ -32,7 +33,7 @@ struct FailedWorker {
 struct LaunchEnd {
   /// What `run_launch` returns.
   int exit_code = 0;
-  /// The rank that failed first in the last attempt. None when all went well, or a signal to the launcher ended it.
+  /// The rank to blame in the last attempt: see `run_launch`. None when all went well, or a signal to the launcher ended it.
   std::optional<FailedWorker> failed = {};
   /// Why the launch ended when it was not a rank's failure; empty when all went well.
   std::string problem = {};
@@ -71,6 +72,9 @@ class WorkerSupervisor {
   void look_at_workers(pid_t first);
   void look_at(WorkerProcess& worker);
   void note_failure(const WorkerProcess& worker);
+  void blame(const WorkerProcess& worker);
+  bool someone_unwinds() const;
+  size_t slot_of(const WorkerProcess& worker) const { return static_cast<size_t>(&worker - workers_.data()); }
   void pass_on(int signal);
   void stop(int signal);
   void kill_all();
@@ -89,8 +93,11 @@ class WorkerSupervisor {
   SignalScope signals_;              // before the workers, so that the end of none is missed
   const std::set<pid_t> strangers_;  // children that this process had before
   Keeper keeper_;
+  FailureNotes failure_notes_;
   TerminalLoan terminal_;
   std::vector<WorkerProcess> workers_ = {};
+  const WorkerProcess* suspect_ = nullptr;  // the first to fail, while the cause may be one that has not ended yet
+  bool waits_for_cause_ = false;
   std::set<pid_t> orphans_ = {};  // of workers, outside their groups, and told to end
   Phase phase_ = Phase::running;
   int stop_signal_ = 0;

@@ -1,6 +1,7 @@
 #include "parallel/data_parallel.h"
 
 #include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,6 +12,7 @@
 #include <limits>
 #include <unordered_set>
 
+#include "core/source_line.h"
 #include "parallel/bucket_size.h"
 #include "parallel/comm_hook.h"
 #include "parallel/packed_broadcast.h"
@@ -120,25 +122,46 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicat
                    where, Trained(*module)) {}
 
 DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
-                           std::source_location where, Trained trained)
+                           std::source_location where, const Trained& trained)
     : module_(std::move(module)),
       communicator_(communicator),
       options_(options),
       where_(where),
-      names_(trained.names),
       has_buffers_(!module_->buffers().empty()),
-      group_(communicator.background_group()),
-      reducer_(make_reducer<GradientReducer>(
-          trained.parameters, trained.buckets(options), group_, trained.sparse,
-          static_cast<int64_t>(Trained::bucket_cap(options)), options.find_unused_parameters, options.gradient_as_bucket_view,
-          trained.numbered_names(), static_cast<int64_t>(Trained::first_cap(options)), /*skip_all_reduce_unused_params=*/false,
-          /*use_python_reducer=*/false)),
-      logger_(std::make_shared<c10d::Logger>(reducer_)) {
+      group_(communicator.background_group()) {
+  make_reducer_for(trained);
+}
+
+void DataParallel::make_reducer_for(const Trained& trained) {
+  // The old one takes its hooks off the parameters, and gives back its buckets; the logger shares it.
+  logger_.reset();
+  reducer_.reset();
+  names_ = trained.names;
+  reducer_ = make_reducer<GradientReducer>(
+      trained.parameters, trained.buckets(options_), group_, trained.sparse, static_cast<int64_t>(Trained::bucket_cap(options_)),
+      options_.find_unused_parameters, options_.gradient_as_bucket_view, trained.numbered_names(),
+      static_cast<int64_t>(Trained::first_cap(options_)), /*skip_all_reduce_unused_params=*/false,
+      /*use_python_reducer=*/false);
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
   reducer_->set_logger(logger_);
-  if (options.static_graph) reducer_->set_static_graph();
-  auto chosen = choose_comm_hook(options, group_);
+  if (options_.static_graph) reducer_->set_static_graph();
+  auto chosen = choose_comm_hook(options_, group_);
   hook_state_ = std::move(chosen.state);
   if (chosen.hook) reducer_->register_comm_hook(std::move(chosen.hook));
+}
+
+void DataParallel::check_rebuild() const {
+  if (join_ == nullptr) return;
+  throw UsageError("Parameters of " + module_->name() +
+                   " were frozen or unfrozen, or have another dtype, inside join_uneven_inputs, where some ranks may be out of "
+                   "data already: do it before the scope begins.");
+}
+
+void DataParallel::rebuild() {
+  make_reducer_for(Trained(*module_));
+  stream_.reset();
+  first_graph_seen_ = awaits_backward_ = false;
+  ++rebuilds_;
 }
 
 /// What is done on the host here would not be done again at replays.
@@ -163,6 +186,7 @@ void DataParallel::follow_stream() {
 void DataParallel::before_forward() {
   const bool trains = c10::GradMode::is_enabled();
   if (trains) {
+    note_backward();  // what it left is averaged with the gradients of this pass
     check_recordable();
     follow_stream();
   }
@@ -216,6 +240,7 @@ bool DataParallel::wants_outputs() const { return options_.static_graph ? !first
 void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
   const bool trains = c10::GradMode::is_enabled() && syncs_.gradients;
   syncs_.buffers = trains;
+  if (c10::GradMode::is_enabled()) local_forward_ = !syncs_.gradients;
   if (trains) {
     std::vector<at::Tensor> found;
     if (options_.find_unused_parameters && !options_.static_graph) {
@@ -262,6 +287,56 @@ void DataParallel::expect_gradients() {
 void DataParallel::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
   if (options_.static_graph && !first_graph_seen_) reducer_->forget_graph();
   reducer_->prepare_for_backward(outputs);
+  awaits_backward_ = true;
+}
+
+std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,
+                           std::optional<std::source_location> where) {
+  return "A backward pass" + (where ? ", that" + at_line(*where) + "," : "") + " reached the parameters of " + module.name() +
+         " (prepared" + at_line(prepared) + ") from a forward pass that did not go through the prepared model.";
+}
+
+bool DataParallel::note_backward() {
+  if (reducer_->expects_gradients()) return false;  // what it waits for is told by the next forward pass or step
+  if (std::exchange(awaits_backward_, false)) syncs_.local_gradients = false;
+  if (!reducer_->take_unreduced_pass() || shares_parameters_) return false;
+  syncs_.local_gradients = true;
+  return syncs_.gradients && !local_forward_;
+}
+
+void DataParallel::check_backward(std::optional<std::source_location> where) {
+  if (!note_backward()) return;
+  throw UsageError(bypassed_model(*module_, where_, where) +
+                   " Its gradients are those of this rank alone, and the ranks would drift apart. Call the prepared model, as in "
+                   "model(inputs): model->forward(inputs) and the module itself bypass it. Several forward passes, or a penalty of "
+                   "the weights, need one backward pass, of the sum of their losses; gradients that are to stay on their rank need "
+                   "no_sync(model).");
+}
+
+void DataParallel::check_step() {
+  check_backward({});
+  try {
+    reducer_->ensure_prior_reduction_finished();
+  } catch (const c10::Error& error) {
+    explain(error.what_without_backtrace());
+  }
+  if (!syncs_.gradients) {
+    if (!stepped_alone_ && !expects_local_steps_ && communicator_.rank() == 0) {
+      get_logger("accelerate")
+          .warning({.main_process_only = false},
+                   "{} (prepared{}) was stepped inside of no_sync, on {} ranks: each rank trains with its own gradients alone, and "
+                   "checkpoints hold the weights of the main process. End the scope before the last backward pass of a step, or "
+                   "average weights with LocalSGD.",
+                   module_->name(), at_line(where_), communicator_.size());
+    }
+    stepped_alone_ = true;
+    if (auto* recording = StepRecording::current()) recording->add({.run = [this] { stepped_alone_ = true; }});
+  } else if (syncs_.local_gradients) {
+    throw UsageError("An optimizer was to step " + module_->name() + " (prepared" + at_line(where_) +
+                     ") with gradients that were not averaged over the ranks: its last backward passes were made under no_sync, or "
+                     "around the prepared model. Make the last one before a step of the prepared model and outside of no_sync; "
+                     "accumulate(model) does so by itself.");
+  }
 }
 
 std::optional<StateDict> DataParallel::hook_state() const {
@@ -320,6 +395,7 @@ void DataParallel::broadcast_all(int source, const char* call, std::source_locat
   if (has_buffers_ && options_.broadcast_buffers) broadcast_buffers(source, call, where);
   // Whatever each had done last: the next forward pass begins with the same exchange everywhere.
   syncs_.buffers = true;
+  weights_averaged();
 }
 
 }  // namespace accelerate::detail

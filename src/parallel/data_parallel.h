@@ -62,7 +62,16 @@ class GradientReducer : public c10d::Reducer {
     require_finalize_ = false;
     first_autograd_hook_called_ = false;
   }
+  /// Whether a backward pass has reached parameters since the last call without being all-reduced. The reducer notes the first
+  /// hook of every pass, and forgets it when it has reduced that pass.
+  bool take_unreduced_pass() { return !expect_autograd_hooks_ && std::exchange(first_autograd_hook_called_, false); }
+  /// c10::Error when a backward pass has reached some parameters and others not, so that nothing is reduced yet.
+  using c10d::Reducer::ensure_prior_reduction_finished;
 };
+
+/// How messages begin that tell of a backward pass around a prepared model: where it was, if that is known.
+std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,
+                           std::optional<std::source_location> where);
 
 /// Replicas of one model agree on their gradients: the mean over all processes, exchanged in buckets while the backward pass goes
 /// on. What happens when follows PyTorch's DistributedDataParallel.
@@ -83,9 +92,34 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   struct Syncs {
     bool gradients = true;
     bool buffers = true;
+    /// Gradients hold backward passes of this rank that were not averaged over the ranks.
+    bool local_gradients = false;
   };
   const Syncs& syncs() const { return syncs_; }
   void set_syncs(const Syncs& syncs) { syncs_ = syncs; }
+  void set_syncs(bool gradients, bool buffers) {
+    syncs_.gradients = gradients;
+    syncs_.buffers = buffers;
+  }
+  /// After a backward pass, at `where` if that is known: UsageError when it reached the parameters although its forward pass did
+  /// not go through this model, so that gradients are those of this rank alone. Allowed under no_sync.
+  void check_backward(std::optional<std::source_location> where);
+  /// Before a step: the same, and UsageError when its gradients were not synchronised. Under no_sync ranks may step on their own.
+  void check_step();
+  /// Another prepared model has some of these parameters and synchronises them: passes of that one are not reported.
+  void share_parameters() { shares_parameters_ = true; }
+  /// Steps under no_sync are meant: ranks average their weights (LocalSGD).
+  void expect_local_steps() { expects_local_steps_ = true; }
+  /// Whether ranks may have different weights, because they have stepped under no_sync.
+  bool stepped_alone() const { return stepped_alone_; }
+  /// All ranks have the same weights again.
+  void weights_averaged() { stepped_alone_ = syncs_.local_gradients = false; }
+  /// UsageError where the reducer cannot be made anew.
+  void check_rebuild() const;
+  /// Parameters of the module were frozen or unfrozen, or have another dtype or device: makes the reducer anew. On all ranks.
+  void rebuild();
+  /// How often that was.
+  int rebuilds() const { return rebuilds_; }
   /// The next backward pass exchanges gradients, also those of forward passes that were not to.
   void expect_gradients();
   /// Whether exchanges are as they will be: buckets are put in another order once.
@@ -113,8 +147,11 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
  private:
   struct Trained;
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
-               std::source_location where, Trained trained);
+               std::source_location where, const Trained& trained);
 
+  void make_reducer_for(const Trained& trained);
+  /// Notes what the last backward pass did to the gradients; returns whether it bypassed this model.
+  bool note_backward();
   void check_recordable() const;
   void follow_stream();
   void prepare_for_backward(const std::vector<at::Tensor>& outputs);
@@ -126,13 +163,17 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   Communicator& communicator_;
   const DdpOptions options_;
   const std::source_location where_;
-  const std::vector<std::string> names_;
   const bool has_buffers_;
   const c10::intrusive_ptr<WatchfulGroup> group_;
-  const std::shared_ptr<GradientReducer> reducer_;
-  const std::shared_ptr<c10d::Logger> logger_;  // a reducer that looks for unused parameters takes it for granted
-  std::shared_ptr<PowerSgdState> hook_state_;   // null for a hook that remembers nothing
+  std::vector<std::string> names_;  // of what the reducer reduces
+  std::shared_ptr<GradientReducer> reducer_;
+  std::shared_ptr<c10d::Logger> logger_;       // a reducer that looks for unused parameters takes it for granted
+  std::shared_ptr<PowerSgdState> hook_state_;  // null for a hook that remembers nothing
   Syncs syncs_;
+  bool awaits_backward_ = false;  // a pass that is reduced
+  bool local_forward_ = false;    // the newest forward pass was made under no_sync
+  bool shares_parameters_ = false, stepped_alone_ = false, expects_local_steps_ = false;
+  int rebuilds_ = 0;
   std::optional<c10::Stream> stream_;  // that gradients are added up on, when it is known
   bool first_graph_seen_ = false;
   Join* join_ = nullptr;

@@ -1,14 +1,22 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/parallel/model.h>
 #include <torch/nn/module.h>
 
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 
+#include "core/source_line.h"
+#include "data/open_loop.h"
 #include "distributed/tensor_text.h"
 #include "parallel/data_parallel.h"
+#include "parallel/known_parameters.h"
 #include "parallel/packed_broadcast.h"
+#include "training/step_recording.h"
+#include "training/weight_probe.h"
 #include "training/zero_gradient.h"
 
 namespace accelerate::detail {
@@ -58,15 +66,17 @@ std::vector<at::Tensor> start_tensors(const torch::nn::Module& module, bool with
 
 ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const ModelOptions& options,
                      std::source_location where)
-    : module_(std::move(module)), state_(state), options_(options) {
+    : module_(std::move(module)), state_(state), options_(options), where_(where) {
   if (!module_) throw UsageError("prepare was given an empty module.");
   check_ddp_options(options.ddp);
+  if (!options.evaluation_mode) check_tied_by_memory(*module_);  // before a move to a device tears them apart
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;
   check_same_model(state, *module_, where);
   broadcast_packed(*state.communicator(), start_tensors(*module_, options.ddp.broadcast_buffers), 0, "prepare", where);
   if (is_trained(*module_)) data_parallel_ = std::make_shared<DataParallel>(module_, *state.communicator(), options.ddp, where);
+  known_ = std::make_unique<KnownParameters>(*module_);
 }
 
 ModelCore::~ModelCore() = default;
@@ -85,8 +95,98 @@ TensorDict ModelCore::named_parameters() const {
   return named;
 }
 
-void ModelCore::before_forward() const {
+void ModelCore::before_forward() {
+  if (c10::GradMode::is_enabled()) {
+    forward_since_step_.store(true, std::memory_order_relaxed);
+    if (known_ && known_->are_outdated(options_.ddp.find_unused_parameters)) follow_parameters();
+    if (state_.num_processes() > 1 && !loader_warned_) warn_of_unprepared_loader();
+  }
   if (data_parallel_) data_parallel_->before_forward();
+}
+
+void ModelCore::follow_parameters() {
+  if (StepRecording::current())
+    throw NotRecordable("parameters were frozen or unfrozen, or have another dtype, since the last step");
+  if (data_parallel_) data_parallel_->check_rebuild();
+  // The main process's weights, as at prepare: a part that was frozen may have been filled by one rank alone.
+  check_same_model(state_, *module_, where_);
+  broadcast_packed(*state_.communicator(), known_->unfrozen(), 0, "forward", where_);
+  if (data_parallel_) {
+    data_parallel_->rebuild();
+  } else {
+    data_parallel_ = std::make_shared<DataParallel>(module_, *state_.communicator(), options_.ddp, where_);
+  }
+  known_ = std::make_unique<KnownParameters>(*module_);
+}
+
+void ModelCore::warn_of_unprepared_loader() {
+  const auto loop = OpenLoop::innermost_unprepared();
+  if (!loop || !module_->is_training()) return;
+  loader_warned_ = true;
+  if (!state_.is_main_process()) return;
+  get_logger("accelerate")
+      .warning({.main_process_only = false},
+               "The loop{} trains {} on {} ranks with a DataLoader that was not prepared: each rank sees every sample. Give it "
+               "to accelerator.prepare, unless each rank has a data set of its own.",
+               at_line(*loop), module_->name(), state_.num_processes());
+}
+
+bool ModelCore::lacks_forward() const {
+  if (!options_.autocast || data_parallel_ || options_.evaluation_mode || shares_parameters_ || forward_since_step_) return false;
+  const auto parameters = module_->parameters();
+  // Where gradients are kept over a step, the rest of an earlier pass may be under way: two losses, and a step after the first.
+  return std::none_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.defined() && p.grad().defined(); });
+}
+
+void ModelCore::share_parameters() {
+  shares_parameters_ = true;
+  if (data_parallel_) data_parallel_->share_parameters();
+}
+
+std::vector<std::string> ModelCore::unknown_parameters() const {
+  return known_ ? known_->unknown(*module_) : std::vector<std::string>();
+}
+
+void ModelCore::before_step() {
+  if (data_parallel_) data_parallel_->check_step();
+  forward_since_step_ = false;
+  if (probe_) probe_->forget();  // weights may change now
+}
+
+WeightProbe& ModelCore::probe() {
+  if (!probe_) probe_ = std::make_unique<WeightProbe>(*module_);
+  return *probe_;
+}
+
+void ModelCore::accumulate(bool is_first, std::optional<std::source_location> where) {
+  if (auto* recording = StepRecording::current()) {
+    // Replays do not look at weights, and what was seen before them is no longer true.
+    recording->add({.run = [this] {
+      if (probe_) probe_->forget();
+    }});
+    return;
+  }
+  if (is_first) return probe().remember();
+  if (!probe().has_changed()) return;
+  probe_->forget();
+  throw UsageError("The weights of " + module_->name() + " changed in the middle of an accumulation" +
+                   (where ? ", before the batch" + at_line(*where) : "") +
+                   ": gradients that are still being added up were stepped with, or belong to other weights. Step with the "
+                   "prepared optimizer, which waits for the last batch, or step only if accelerator.sync_gradients() is true.");
+}
+
+void ModelCore::before_scaled_backward(std::source_location where) {
+  if (StepRecording::current() || options_.evaluation_mode) return;
+  if (!probe().has_changed()) return probe_->remember();
+  probe_->forget();
+  throw UsageError("The weights of " + module_->name() + " were stepped before the backward pass" + at_line(where) +
+                   " with gradients of fp16 that are still multiplied by the factor of the GradScaler. Give the optimizer to "
+                   "accelerator.prepare, or step it with accelerator.grad_scaler()->step(optimizer).");
+}
+
+void ModelCore::weights_loaded() {
+  if (data_parallel_) data_parallel_->weights_averaged();
+  if (probe_) probe_->forget();
 }
 
 AutocastScope ModelCore::autocast() const {
@@ -108,11 +208,54 @@ void ModelCore::after_forward(const Leaves* outputs) const {
   data_parallel_->after_forward(outputs == nullptr ? std::vector<at::Tensor*>() : outputs->tensors);
 }
 
-void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward) {
+namespace {
+
+/// Whether gradients have come to parameters since it was made.
+class GradientWatch {
+ public:
+  explicit GradientWatch(const ModelCore& model) : model_(model), before_(marks()) {}
+  const ModelCore& model() const { return model_; }
+  bool has_seen_gradients() const { return marks() != before_; }
+
+ private:
+  /// Each gradient, and how often it was written to.
+  std::vector<std::pair<const void*, int64_t>> marks() const {
+    std::vector<std::pair<const void*, int64_t>> marks;
+    for (const auto& parameter : model_.parameters()) {
+      if (!parameter.defined()) continue;
+      const auto& gradient = parameter.grad();
+      marks.emplace_back(gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr,
+                         gradient.defined() && !gradient.is_inference() ? gradient._version() : 0);
+    }
+    return marks;
+  }
+
+  const ModelCore& model_;
+  const std::vector<std::pair<const void*, int64_t>> before_;
+};
+
+}  // namespace
+
+void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward,
+                  const std::vector<std::shared_ptr<ModelCore>>& models) {
+  std::vector<GradientWatch> suspects;
+  for (const auto& model : models) {
+    if (model->lacks_forward()) suspects.emplace_back(*model);
+  }
   if (state.use_distributed()) {
     state.communicator()->during("backward", where, backward);
   } else {
     backward();
+  }
+  for (const auto& model : models) {
+    if (model->data_parallel()) model->data_parallel()->check_backward(where);
+  }
+  for (const auto& suspect : suspects) {
+    // A forward pass inside of the backward pass: activation checkpointing.
+    if (suspect.model().had_forward() || !suspect.has_seen_gradients()) continue;
+    throw UsageError(bypassed_model(suspect.model().module(), suspect.model().where(), where) +
+                     " It ran without mixed precision. Call the prepared model, as in model(inputs): model->forward(inputs) and "
+                     "the module itself bypass it.");
   }
 }
 

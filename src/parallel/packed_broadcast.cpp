@@ -31,7 +31,7 @@ void write_into(at::Tensor tensor, at::Tensor values) {
 void broadcast_pack(Communicator& communicator, const std::vector<at::Tensor>& tensors, int from, const char* call,
                     std::source_location where) {
   if (tensors.size() == 1 && tensors.front().is_contiguous()) {
-    at::Tensor alone = tensors.front();
+    at::Tensor alone = bytes_of(tensors.front());  // like any other pack: on another rank its strides may be others
     communicator.broadcast(alone, from, call, where);
     return;
   }

@@ -18,7 +18,7 @@ SyncScope::SyncScope(const std::vector<std::shared_ptr<ModelCore>>& models, Rest
 SyncScope::~SyncScope() {
   for (const auto& before : before_) {
     const auto& parallel = before.model->data_parallel();
-    parallel->set_syncs({.gradients = before.gradients, .buffers = before.buffers.value_or(parallel->syncs().buffers)});
+    parallel->set_syncs(before.gradients, before.buffers.value_or(parallel->syncs().buffers));
   }
 }
 
@@ -26,8 +26,7 @@ SyncScope::~SyncScope() {
 
 NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models) : SyncScope(models, Restores::gradients) {
   for (const auto& model : models) {
-    if (const auto& parallel = model->data_parallel())
-      parallel->set_syncs({.gradients = false, .buffers = parallel->syncs().buffers});
+    if (const auto& parallel = model->data_parallel()) parallel->set_syncs(/*gradients=*/false, parallel->syncs().buffers);
   }
 }
 
@@ -36,7 +35,7 @@ TriggerSyncScope::TriggerSyncScope(const std::shared_ptr<detail::ModelCore>& mod
   const auto& parallel = model->data_parallel();
   if (!parallel) return;
   parallel->expect_gradients();
-  parallel->set_syncs({.gradients = true, .buffers = true});
+  parallel->set_syncs(/*gradients=*/true, /*buffers=*/true);
 }
 
 }  // namespace accelerate

@@ -1,11 +1,12 @@
 #include "residency/host_memory.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
+#include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -20,6 +21,55 @@ constexpr uint64_t kTouchedAtOnce = uint64_t{16} << 20;
 constexpr uint64_t kWeightAlignment = 256;
 
 uint64_t rounded(uint64_t bytes) { return (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment; }
+
+/// Anonymous pages that are unmapped with it.
+class Mapping {
+ public:
+  explicit Mapping(uint64_t bytes)
+      : start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)), bytes_(bytes) {
+    if (start_ == MAP_FAILED) throw std::bad_alloc();
+    madvise(start_, bytes_, MADV_HUGEPAGE);  // fewer pages to touch and to lock
+  }
+  ~Mapping() {
+    if (locked_) unlock_pages(start_);
+    munmap(start_, bytes_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  char* start() const { return static_cast<char*>(start_); }
+  void lock() { locked_ = lock_pages(start_, bytes_); }
+  /// Keeps its pages as far as they are needed, perhaps at another address.
+  void resize(uint64_t bytes) {
+    void* const start = mremap(start_, bytes_, bytes, MREMAP_MAYMOVE);
+    if (start == MAP_FAILED) throw std::bad_alloc();
+    start_ = start;
+    bytes_ = bytes;
+  }
+
+  /// Bytes on a mapping, which goes with them.
+  static at::Tensor tensor_of(std::unique_ptr<Mapping> mapping) {
+    const auto size = static_cast<int64_t>(mapping->bytes_);
+    char* const start = mapping->start();
+    c10::DataPtr owner(start, mapping.release(), &unmap, c10::kCPU);
+    auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size, std::move(owner), nullptr,
+                                                         /*resizable=*/false);
+    return at::empty({0}, at::kByte).set_(c10::Storage(std::move(storage)), 0, {size}, {1});
+  }
+  /// The mapping of a tensor that nobody else uses; null when it is on other memory.
+  static std::unique_ptr<Mapping> take_from(at::Tensor tensor) {
+    if (!tensor.defined() || tensor.storage().data_ptr().get_deleter() != &unmap) return nullptr;
+    c10::DataPtr owner = tensor.storage().set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
+    return std::unique_ptr<Mapping>(static_cast<Mapping*>(owner.release_context()));
+  }
+
+ private:
+  static void unmap(void* mapping) { delete static_cast<Mapping*>(mapping); }
+
+  void* start_;
+  uint64_t bytes_;
+  bool locked_ = false;
+};
 
 class HomeInMemory final : public WeightHome {
  public:
@@ -48,20 +98,24 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return at::empty({0}, tensor.options().dtype(at::kByte).requires_grad(false)).set_(tensor.storage(), offset, {size}, {1});
 }
 
+at::Tensor mapped_memory(uint64_t bytes, at::Tensor scrap) {
+  auto mapping = Mapping::take_from(std::move(scrap));
+  if (mapping) {
+    mapping->resize(bytes);
+  } else {
+    mapping = std::make_unique<Mapping>(bytes);
+  }
+  return Mapping::tensor_of(std::move(mapping));
+}
+
 at::Tensor pinned_memory(uint64_t bytes) {
-  auto* const memory = static_cast<char*>(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  madvise(memory, bytes, MADV_HUGEPAGE);  // fewer pages to touch and to lock
+  auto mapping = std::make_unique<Mapping>(bytes);
   in_parallel((bytes + kTouchedAtOnce - 1) / kTouchedAtOnce, [&](size_t piece) {
     const uint64_t end = std::min(bytes, (piece + 1) * kTouchedAtOnce);
-    for (uint64_t at = piece * kTouchedAtOnce; at < end; at += kPage) memory[at] = 0;
+    for (uint64_t at = piece * kTouchedAtOnce; at < end; at += kPage) mapping->start()[at] = 0;
   });
-  const bool locked = lock_pages(memory, bytes);
-  const auto free = [locked, bytes](void* whole) {
-    if (locked) unlock_pages(whole);
-    munmap(whole, bytes);
-  };
-  return at::from_blob(memory, {static_cast<int64_t>(bytes)}, free, at::kByte);
+  mapping->lock();
+  return Mapping::tensor_of(std::move(mapping));
 }
 
 void PinnedMemory::expect(uint64_t bytes) { expected_ += rounded(bytes); }

@@ -15,6 +15,12 @@ std::shared_ptr<WeightHome> home_in_memory(at::Tensor bytes);
 /// All bytes of a tensor that fills its storage in order, on the same storage.
 at::Tensor bytes_of(const at::Tensor& tensor);
 
+/// Memory of its own, page aligned, that the system has back as soon as it is freed. The C library's heap keeps much of what is
+/// freed: once a mapping of up to 32 MiB was freed, pieces up to that size come from arenas, several for each thread, where what
+/// still lives keeps the pages around it. `scrap` is such memory that nobody uses any more, or undefined: its pages are used
+/// again, since new ones cost more to fill.
+at::Tensor mapped_memory(uint64_t bytes, at::Tensor scrap = {});
+
 /// Memory that an accelerator fetches from by itself. Pages that threads have touched and that are locked then are had several
 /// times faster than pinned memory of torch, which also rounds every piece up to a power of two.
 at::Tensor pinned_memory(uint64_t bytes);

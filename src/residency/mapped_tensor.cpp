@@ -5,11 +5,12 @@
 #include <accelerate/core/error.h>
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "core/file.h"
 
 namespace accelerate::residency {
 
@@ -19,12 +20,8 @@ at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayR
   if (bytes == 0) return at::empty(shape, at::TensorOptions().dtype(dtype));
   const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   const uint64_t begin = offset / page * page, length = offset + bytes - begin;
-  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  struct stat status {};
-  if (descriptor < 0 || fstat(descriptor, &status) != 0) {
-    throw CheckpointError("Cannot open " + file + ": " + std::strerror(errno) + ".");
-  }
-  const bool whole = static_cast<uint64_t>(status.st_size) >= offset + bytes;
+  const auto [descriptor, size] = open_regular_file(file, O_RDONLY);
+  const bool whole = size >= offset + bytes;
   void* start =
       whole ? mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, static_cast<off_t>(begin)) : MAP_FAILED;
   const int reason = errno;

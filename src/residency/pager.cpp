@@ -3,10 +3,12 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "residency/host_memory.h"
 #include "residency/managed_storage.h"
 
 namespace accelerate::residency {
@@ -17,7 +19,12 @@ constexpr size_t kFarthest = 512;
 constexpr size_t kNotExpected = SIZE_MAX;
 constexpr uint64_t kMostAhead = uint64_t{256} << 20;
 
-at::Tensor host_memory(uint64_t bytes) { return at::empty({static_cast<int64_t>(bytes)}, at::kByte); }
+/// Smaller slots would waste a part of their last page.
+constexpr uint64_t kMappedFrom = uint64_t{128} << 10;
+
+at::Tensor host_slot(uint64_t bytes, at::Tensor scrap) {
+  return bytes < kMappedFrom ? at::empty({static_cast<int64_t>(bytes)}, at::kByte) : mapped_memory(bytes, std::move(scrap));
+}
 
 }  // namespace
 
@@ -29,8 +36,17 @@ uint64_t room_for(uint64_t bytes, c10::Device device) {
 Pager::Pager(const PagerOptions& options)
     : options_(options),
       lane_(options.device.is_cpu() ? nullptr : std::make_unique<CopyLane>(options.device, options.threads)),
-      slots_([this](uint64_t bytes) { return lane_ ? lane_->allocate(bytes) : host_memory(bytes); }, options.budget),
-      carriers_(options.threads) {}
+      slots_([this](uint64_t bytes,
+                    at::Tensor scrap) { return lane_ ? lane_->allocate(bytes) : host_slot(bytes, std::move(scrap)); },
+             options.budget),
+      carriers_(options.threads) {
+  if (carriers_.count() == options.threads) return;
+  get_logger("accelerate")
+      .warning(
+          "{} of {} threads that prefetch offloaded weights could be started: passes will be slower. Raise the limit on "
+          "threads (ulimit -u, or pids.max of the control group).",
+          carriers_.count(), options.threads);
+}
 
 Pager::~Pager() {
   try {
@@ -125,6 +141,7 @@ void Pager::drop_all() {
   for (auto& unit : units_) {
     if (droppable(unit)) drop(unit);
   }
+  slots_.free_unused();
 }
 
 PagerCounts Pager::counts() const {
@@ -166,14 +183,15 @@ bool Pager::make_room(uint64_t bytes, size_t distance) {
 
 void Pager::begin_load(Unit& unit, bool urgent) {
   unit.slot = slots_.take(unit.bytes);
-  std::vector<Transfer::Load> loads;
-  for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset, /*repeatedly=*/true});
   try {
+    std::vector<Transfer::Load> loads;
+    for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset, /*repeatedly=*/true});
     unit.transfer = std::make_shared<Transfer>(std::move(loads), lane_.get());
   } catch (...) {
     slots_.give_back(std::exchange(unit.slot, {}));
     throw;
   }
+  unit.prefetched = !urgent;
   carriers_.carry(unit.transfer, urgent);
   ++counts_.loads;
   counts_.demanded += urgent;
@@ -181,6 +199,7 @@ void Pager::begin_load(Unit& unit, bool urgent) {
 }
 
 void Pager::begin_expected() {
+  if (carriers_.count() == 0) return;  // nobody would read it before it is needed
   // What comes earlier than needed takes the room of what need not go: enough to keep the disk busy, and no more.
   const uint64_t most = std::max(2 * largest_, std::min(options_.budget / 4, kMostAhead));
   uint64_t ahead = 0;
@@ -221,6 +240,7 @@ void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
     require(unit, lock);  // another thread may have met a failure since
     const auto transfer = unit.transfer;
     if (!transfer) return;
+    const bool prefetched = unit.prefetched;
     std::exception_ptr failure;
     lock.unlock();
     try {
@@ -238,7 +258,8 @@ void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
         if (storage && !failure) show_bytes(*storage, unit.slot.mutable_data_ptr<uint8_t>() + weight.offset);
       }
     }
-    if (failure) std::rethrow_exception(failure);
+    // What failed when it was prefetched, perhaps long ago, is tried again now that it is needed.
+    if (failure && !prefetched) std::rethrow_exception(failure);
   }
 }
 

@@ -92,6 +92,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
     uint64_t last_use = 0;
     at::Tensor slot = {};                     // while it is there or on its way
     std::shared_ptr<Transfer> transfer = {};  // until somebody has used what it brought
+    bool prefetched = false;                  // nobody waited for it when it began
     // On an accelerator: what those wait for who use it, and the streams that have.
     std::shared_ptr<const c10::Event> arrival = {};
     std::vector<c10::Stream> streams = {};

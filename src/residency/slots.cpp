@@ -20,11 +20,13 @@ at::Tensor Slots::take(uint64_t bytes) {
     slot = std::move(free_[found]);
     free_.erase(free_.begin() + static_cast<ptrdiff_t>(found));
   } else {
+    at::Tensor scrap;
     while (!free_.empty() && held_ + bytes > budget_) {
       held_ -= free_.back().nbytes();
+      if (!scrap.defined()) scrap = std::move(free_.back());
       free_.pop_back();
     }
-    slot = allocate_(bytes);
+    slot = allocate_(bytes, std::move(scrap));
     held_ += bytes;
   }
   used_ += slot.nbytes();
@@ -39,6 +41,11 @@ void Slots::give_back(at::Tensor slot) {
     held_ -= free_.front().nbytes();
     free_.erase(free_.begin());
   }
+}
+
+void Slots::free_unused() {
+  for (const auto& slot : free_) held_ -= slot.nbytes();
+  free_.clear();
 }
 
 }  // namespace accelerate::residency

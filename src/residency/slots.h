@@ -12,7 +12,8 @@ namespace accelerate::residency {
 /// its size: memory that the system has just handed out costs more to fill than weights cost to read.
 class Slots {
  public:
-  using Allocate = std::function<at::Tensor(uint64_t bytes)>;
+  /// Memory for a slot. It may be made of `scrap`, a slot of another size that is given up for it; undefined when there is none.
+  using Allocate = std::function<at::Tensor(uint64_t bytes, at::Tensor scrap)>;
   Slots(Allocate allocate, uint64_t budget) : allocate_(std::move(allocate)), budget_(budget) {}
 
   /// Whether a slot of that size can be had within the budget, giving up slots that nobody uses.
@@ -22,6 +23,8 @@ class Slots {
   /// A slot, also beyond the budget.
   at::Tensor take(uint64_t bytes);
   void give_back(at::Tensor slot);
+  /// Frees the slots that nobody uses.
+  void free_unused();
 
   uint64_t budget() const { return budget_; }
   /// The most that was held at once, free slots included.

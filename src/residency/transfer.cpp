@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/start_threads.h"
+
 namespace accelerate::residency {
 
 Transfer::Transfer(std::vector<Load> loads, CopyLane* lane) : loads_(std::move(loads)), lane_(lane) {
@@ -68,9 +70,7 @@ void Transfer::finish() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-Carriers::Carriers(int threads) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
-}
+Carriers::Carriers(int threads) : threads_(start_threads(static_cast<size_t>(std::max(threads, 0)), [this] { work(); })) {}
 
 Carriers::~Carriers() {
   {
@@ -78,7 +78,6 @@ Carriers::~Carriers() {
     ending_ = true;
   }
   changed_.notify_all();
-  for (auto& thread : threads_) thread.join();
 }
 
 void Carriers::carry(std::shared_ptr<Transfer> transfer, bool urgent) {

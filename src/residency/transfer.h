@@ -58,7 +58,8 @@ class Transfer {
   std::shared_ptr<const c10::Event> arrival_;  // written before the last part counts as ended
 };
 
-/// Threads that carry transfers, in the order in which they were asked for.
+/// Threads that carry transfers, in the order in which they were asked for. Fewer than wanted, where the system refuses more: who
+/// waits for a transfer carries it too.
 class Carriers {
  public:
   explicit Carriers(int threads);
@@ -69,6 +70,7 @@ class Carriers {
 
   /// An urgent one comes before all others.
   void carry(std::shared_ptr<Transfer> transfer, bool urgent);
+  int count() const { return static_cast<int>(threads_.size()); }
 
  private:
   void work();
@@ -77,7 +79,7 @@ class Carriers {
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Transfer>> queue_;
   bool ending_ = false;
-  std::vector<std::thread> threads_;  // the last: they use the others
+  std::vector<std::jthread> threads_;  // the last: they use the others
 };
 
 }  // namespace accelerate::residency

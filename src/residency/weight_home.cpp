@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/file.h"
 #include "residency/cached_pages.h"
 
 namespace accelerate::residency {
@@ -29,9 +30,7 @@ struct FileVersion {
 /// A descriptor that closes itself, and the reads and writes of it that are whole or an error.
 class Descriptor {
  public:
-  Descriptor(std::string path, int flags) : path_(std::move(path)), number_(open(path_.c_str(), flags | O_CLOEXEC)) {
-    if (number_ < 0) fail("open");
-  }
+  Descriptor(std::string path, int flags) : path_(std::move(path)), number_(open_regular_file(path_, flags).descriptor) {}
   ~Descriptor() { close(number_); }
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
@@ -92,9 +91,7 @@ void WeightHome::write(const void*) { throw UsageError(where() + " is not change
 class CheckpointFile {
  public:
   explicit CheckpointFile(const std::string& path)
-      : descriptor_(path, O_RDONLY), version_(descriptor_.version()), cached_(descriptor_.number(), size()) {
-    if (!S_ISREG(descriptor_.status().st_mode)) throw CheckpointError(path + " is not a file.");
-  }
+      : descriptor_(path, O_RDONLY), version_(descriptor_.version()), cached_(descriptor_.number(), size()) {}
 
   uint64_t size() const { return static_cast<uint64_t>(version_.size); }
   const std::string& path() const { return descriptor_.path(); }
@@ -135,11 +132,11 @@ class HomeInFile final : public WeightHome {
 /// Opened for each read: a folder of offloaded weights has a file for each, more than a process may hold open.
 class HomeOfFile final : public WeightHome {
  public:
-  HomeOfFile(const std::string& path, uint64_t size, bool writable)
+  HomeOfFile(const std::string& path, uint64_t size, bool writable, const std::string& staged)
       : WeightHome(size),
         path_(std::filesystem::absolute(path)),
         writable_(writable),
-        version_(opened(O_RDONLY, LOCK_SH)->version()) {
+        version_(opened(staged.empty() ? path_ : staged, O_RDONLY, LOCK_SH)->version()) {
     if (static_cast<uint64_t>(version_->size) != size) {
       throw CheckpointError(path_ + " has " + std::to_string(version_->size) + " bytes; " + std::to_string(size) +
                             " were expected.");
@@ -149,7 +146,7 @@ class HomeOfFile final : public WeightHome {
   std::string where() const override { return path_; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
     const FileVersion expected = version();
-    const auto file = opened(O_RDONLY, LOCK_SH);
+    const auto file = opened(path_, O_RDONLY, LOCK_SH);
     file->check_unchanged(expected);
     file->read(static_cast<char*>(to), size, offset);
     file->check_unchanged(expected);  // by those who know nothing of locks
@@ -157,7 +154,7 @@ class HomeOfFile final : public WeightHome {
   bool writable() const override { return writable_; }
   void write(const void* from) override {
     const std::lock_guard lock(mutex_);
-    const auto file = opened(O_WRONLY, LOCK_EX);
+    const auto file = opened(path_, O_WRONLY, LOCK_EX);
     if (version_) file->check_unchanged(*version_);  // else it is another's by now
     version_.reset();
     file->write(static_cast<const char*>(from), size());  // in place: a new file takes five to ten times as long
@@ -165,8 +162,8 @@ class HomeOfFile final : public WeightHome {
   }
 
  private:
-  std::unique_ptr<const Descriptor> opened(int flags, int lock) const {
-    auto file = std::make_unique<const Descriptor>(path_, flags);
+  static std::unique_ptr<const Descriptor> opened(const std::string& path, int flags, int lock) {
+    auto file = std::make_unique<const Descriptor>(path, flags);
     file->lock(lock);
     return file;
   }
@@ -192,8 +189,8 @@ std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> f
   return std::make_shared<HomeInFile>(std::move(file), offset, size);
 }
 
-std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable) {
-  return std::make_shared<HomeOfFile>(path, size, writable);
+std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged) {
+  return std::make_shared<HomeOfFile>(path, size, writable, staged);
 }
 
 }  // namespace accelerate::residency

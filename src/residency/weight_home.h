@@ -44,7 +44,8 @@ class CheckpointFile;
 std::shared_ptr<const CheckpointFile> open_checkpoint_file(const std::string& path);
 /// A weight that is `size` bytes of `file` from `offset` on. CheckpointError when the file is shorter.
 std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size);
-/// A weight that is a file of its own, of raw bytes. It takes changes where it is ours; one of somebody else's is noticed.
-std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable);
+/// A weight that is a file of its own, of raw bytes. It takes changes where it is ours; one of somebody else's is noticed. The
+/// file may still be `staged` under another name, and is renamed to `path` before it is used.
+std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged = "");
 
 }  // namespace accelerate::residency

@@ -13,6 +13,7 @@
 
 #include "training/fused_step.h"
 #include "training/gradient_norm.h"
+#include "training/optimizer_lifetime.h"
 #include "training/optimizer_state.h"
 #include "training/step_recording.h"
 #include "training/step_verdict.h"
@@ -24,6 +25,8 @@ struct AcceleratedOptimizer::Core {
   Core(std::shared_ptr<torch::optim::Optimizer> its_optimizer, std::shared_ptr<GradientState> its_gradient_state,
        std::shared_ptr<GradScaler> its_scaler, bool device_placement)
       : optimizer(std::move(its_optimizer)),
+        alive(detail::lifetime_of(*optimizer)),
+        watched(!alive.expired()),
         gradient_state(std::move(its_gradient_state)),
         scaler(std::move(its_scaler)),
         kernel(detail::make_step(*optimizer)) {
@@ -215,7 +218,25 @@ struct AcceleratedOptimizer::Core {
     return count;
   }
 
+  /// The core, whose optimizer must still be there.
+  static Core& of(const AcceleratedOptimizer& prepared) {
+    Core& core = *prepared.core_;
+    if (core.is_gone()) {
+      throw UsageError(
+          "A prepared optimizer was used after the optimizer that it was prepared from had been destroyed or moved. prepare "
+          "refers to it: keep it where it is for as long as the run, or give prepare a std::shared_ptr, which it shares. When a "
+          "run has several phases, call free_memory() between them, which forgets all that was prepared, and prepare the next "
+          "phase's model and optimizer.");
+    }
+    return core;
+  }
+
+  bool is_gone() const { return watched && (alive.expired() || detail::is_moved_from(*optimizer)); }
+
   std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::weak_ptr<const void> alive;  // ends with the optimizer
+  bool watched;                     // nothing is known of one of the user's own kind
+  std::function<void(const AcceleratedOptimizer&)> check_step;
   std::shared_ptr<GradientState> gradient_state;
   std::shared_ptr<GradScaler> scaler;
   std::unique_ptr<detail::OptimizerStep> kernel;
@@ -247,31 +268,35 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 
 void AcceleratedOptimizer::step() {
   if (!core_->gradient_state->sync_gradients()) return;
-  if (auto* recording = detail::StepRecording::current()) return core_->record(*recording, core_);
-  core_->step();
+  Core& core = Core::of(*this);
+  if (core.check_step) core.check_step(*this);
+  if (auto* recording = detail::StepRecording::current()) return core.record(*recording, core_);
+  core.step();
 }
 
 at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure) {
   if (!core_->gradient_state->sync_gradients()) return {};
   if (!closure) throw UsageError("step was given an empty closure. Call step() without one.");
+  Core& core = Core::of(*this);
   if (core_->scaler && core_->scaler->is_enabled()) {
     throw UsageError(
         "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
         "the step. Call backward first and step without a closure.");
   }
   if (detail::StepRecording::current()) throw detail::NotRecordable("an optimizer steps with a closure");
-  core_->find_repetitions();
-  core_->pending.reset();
-  return core_->kernel->take([&] {
+  core.find_repetitions();
+  core.pending.reset();
+  return core.kernel->take([&] {
     const at::Tensor loss = closure();
-    if (const auto by = core_->take_divisor()) detail::divide_gradients(*core_->optimizer, *by);
+    if (core.check_step) core.check_step(*this);
+    if (const auto by = core.take_divisor()) detail::divide_gradients(*core.optimizer, *by);
     return loss;
   });
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!core_->gradient_state->sync_gradients()) return;
-  for (const auto& group : core_->optimizer->param_groups()) {
+  for (const auto& group : Core::of(*this).optimizer->param_groups()) {
     for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
   }
   core_->pending.reset();
@@ -280,10 +305,10 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
 
 std::optional<at::Tensor> AcceleratedOptimizer::clip_in_step(const std::vector<at::Tensor>& parameters, double max_norm,
                                                              const ClipGradNormOptions& options) const {
-  return core_->clip_in_step(parameters, max_norm, options);
+  return Core::of(*this).clip_in_step(parameters, max_norm, options);
 }
 
-void AcceleratedOptimizer::clip_now() const { core_->clip_now(); }
+void AcceleratedOptimizer::clip_now() const { Core::of(*this).clip_now(); }
 
 bool AcceleratedOptimizer::awaits_clip() const { return core_->pending.has_value(); }
 
@@ -300,21 +325,29 @@ std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
 bool AcceleratedOptimizer::step_was_skipped() const {
   if (core_->scaler && detail::StepRecording::current())
     throw detail::NotRecordable("it asks whether a step was skipped, which the device is yet to decide");
-  core_->settle();
-  return core_->skipped;
+  Core& core = Core::of(*this);
+  core.settle();
+  return core.skipped;
 }
 
 StateDict AcceleratedOptimizer::state_dict() const { return accelerate::state_dict(optimizer()); }
 
 void AcceleratedOptimizer::load_state_dict(const StateDict& state) { accelerate::load_state_dict(optimizer(), state); }
 
+void AcceleratedOptimizer::check_steps(std::function<void(const AcceleratedOptimizer&)> check) const {
+  core_->check_step = std::move(check);
+}
+
+bool AcceleratedOptimizer::is_gone() const { return core_->is_gone(); }
+
 torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const {
-  if (!detail::StepRecording::current()) core_->settle();
-  return *core_->optimizer;
+  Core& core = Core::of(*this);
+  if (!detail::StepRecording::current()) core.settle();
+  return *core.optimizer;
 }
 
 std::vector<torch::optim::OptimizerParamGroup>& AcceleratedOptimizer::param_groups() const {
-  return core_->optimizer->param_groups();
+  return Core::of(*this).optimizer->param_groups();
 }
 
 const std::shared_ptr<GradScaler>& AcceleratedOptimizer::scaler() const { return core_->scaler; }

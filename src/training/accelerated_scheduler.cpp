@@ -68,11 +68,14 @@ class TorchScheduler final : public AcceleratedScheduler::Inner {
   }
   std::vector<double> get_last_lr(const torch::optim::Optimizer*) const override { return current_lrs_of(*scheduler_); }
   StateDict state_dict(const torch::optim::Optimizer*) const override {
+    // LibTorch decides on a rate first and counts then, Python the other way round: what the next step will do is the same when
+    // Python's count is one behind. It also counts the step that its constructor takes.
     const int64_t steps = step_count_of(*scheduler_);
-    // Python counts the step that its constructor takes.
-    return {{"last_epoch", steps}, {"_step_count", steps + 1}, {"_last_lr", list_of_rates(current_lrs_of(*scheduler_))}};
+    return {{"last_epoch", steps - 1}, {"_step_count", steps}, {"_last_lr", list_of_rates(current_lrs_of(*scheduler_))}};
   }
-  void load_state_dict(const StateDict& state) override { step_count_of(*scheduler_) = state.at("last_epoch").get<unsigned>(); }
+  void load_state_dict(const StateDict& state) override {
+    step_count_of(*scheduler_) = static_cast<unsigned>(state.at("last_epoch").get<int64_t>() + 1);
+  }
   torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const override {
     return optimizer_of(*scheduler_, candidates);
   }

@@ -7,7 +7,6 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
@@ -21,6 +20,8 @@
 
 #include "training/alike_tensors.h"
 #include "training/fusable.h"
+#include "training/fused_call.h"
+#include "training/fused_check.h"
 #include "training/serial_scope.h"
 #include "training/step_recording.h"
 
@@ -46,73 +47,19 @@ class PlainStep : public OptimizerStep {
 // Tensors that are not worth waking other threads for: the grain of LibTorch's own operators.
 constexpr int64_t kSmall = 32768;
 
-/// What the host tells the device of a step. Its memory stays from step to step, and is never that of a recording, which uses its
-/// own for one thing after the other.
-struct StepNumbers {
-  at::Tensor rate;
-  std::optional<double> rate_told;
-  std::vector<at::Tensor> counts;
-
-  static at::Tensor make(const at::TensorOptions& options) {
-    if (!options.device().is_cpu() && StepRecording::current())
-      throw NotRecordable("its optimizer has not yet taken a step like this one");
-    return at::empty({}, options);
-  }
-};
-
-/// What is common to the calls of all kernels: parameters of one group, device and dtype, with their gradients.
-struct FusedCall {
-  const OptimizerParamGroup* group = nullptr;
-  bool small = false;
-  // The state of its parameters is yet to be filled.
-  bool begins = false;
-  std::vector<at::Tensor> parameters, gradients;
-  std::shared_ptr<StepNumbers> numbers;
-  // The device looks the learning rate up.
-  bool recorded = false;
-
-  bool takes(const at::Tensor& parameter, bool is_small) const {
-    return small == is_small && parameters.front().device() == parameter.device() &&
-           parameters.front().scalar_type() == parameter.scalar_type();
-  }
-  void add(const at::Tensor& parameter) {
-    parameters.push_back(parameter);
-    gradients.push_back(parameter.grad());
-  }
-  // Nothing is held between steps: a gradient that is set to none must give its memory back.
-  void clear() {
-    group = nullptr;
-    begins = false;
-    parameters.clear();
-    gradients.clear();
-  }
-
-  /// As the kernels of the device take it: those of accelerators look it up as float32 when it is recorded, and a step must have
-  /// the same result either way.
-  double rate_of(double lr) const { return parameters.front().is_cpu() ? lr : static_cast<double>(static_cast<float>(lr)); }
-  void make_numbers(size_t counts) {
-    const auto options = parameters.front().options();
-    if (!numbers || numbers->rate.device() != options.device()) {
-      numbers = std::make_shared<StepNumbers>();
-      numbers->rate = StepNumbers::make(options.dtype(options.device().is_cpu() ? at::kDouble : at::kFloat));
-    }
-    while (numbers->counts.size() < counts) numbers->counts.push_back(StepNumbers::make(options.dtype(at::kFloat)));
-  }
-  void tell_rate(double lr) {
-    if (numbers->rate_told == lr) return;
-    numbers->rate.fill_(lr);
-    numbers->rate_told = lr;
-  }
-};
-
 /// Sorts parameters into calls, lets the optimizer itself step those that no kernel steps rightly, then makes the calls. `Call`
-/// is a FusedCall; `Derived` has `bool add(group, parameter)`, which refuses a parameter, `void make(call, conditions)`, `void
-/// count(call)` and `uncount(parameters)`, and what a recorded call needs: `refuse_to_begin()`, `prepare_recording(call)`, `bool
-/// still_fits(call)` and `begin(call)`.
+/// is a FusedCall; `Derived` has `kKernel`, `bool add(group, parameter)`, which refuses a parameter, `void make(call,
+/// conditions)`, `void count(call)` and `uncount(parameters)`, and what a recorded call needs: `refuse_to_begin()`,
+/// `prepare_recording(call)`, `bool still_fits(call)` and `begin(call)`.
 template <class Derived, class Call>
 class FusedStep : public OptimizerStep {
  public:
-  explicit FusedStep(Optimizer& optimizer) : optimizer_(optimizer) {}
+  /// Tries the kernel, where it has not been: not when a step is recorded. `on_trial`, it is the one that is tried.
+  FusedStep(Optimizer& optimizer, bool on_trial) : optimizer_(optimizer), on_trial_(on_trial) {
+    for (const auto& group : optimizer.param_groups()) {
+      for (const auto& parameter : group.params()) is_stepped_rightly(parameter);
+    }
+  }
 
   bool can_divide() const override { return true; }
 
@@ -149,7 +96,7 @@ class FusedStep : public OptimizerStep {
     const Cleaner cleaner{*this};
     derived().refuse_to_begin();
     if (!sort())
-      throw NotRecordable("no fused kernel steps one of the parameters: it is sparse, overlaps or is of another dtype");
+      throw NotRecordable("no fused kernel steps one of the parameters rightly: sparse, overlapping or of such a dtype");
     const auto calls = std::make_shared<std::vector<Call>>();
     for (size_t i = 0; i < used_; ++i) {
       Call& call = calls->emplace_back(std::exchange(calls_[i], {}));
@@ -210,6 +157,10 @@ class FusedStep : public OptimizerStep {
 
   Derived& derived() { return static_cast<Derived&>(*this); }
 
+  bool is_stepped_rightly(const at::Tensor& parameter) const {
+    return is_fusable(parameter) && (on_trial_ || is_right(Derived::kKernel, parameter));
+  }
+
   /// Sorts all parameters that have gradients into calls; false when some were refused.
   bool sort() {
     has_threads_ = at::get_num_threads() > 1;
@@ -218,7 +169,7 @@ class FusedStep : public OptimizerStep {
       for (const auto& parameter : group.params()) {
         const auto& gradient = parameter.grad();
         if (!gradient.defined()) continue;
-        const bool added = is_fusable(parameter) && lies_like(gradient, parameter) && derived().add(group, parameter);
+        const bool added = is_stepped_rightly(parameter) && lies_like(gradient, parameter) && derived().add(group, parameter);
         refused = refused || !added;
       }
     }
@@ -264,6 +215,7 @@ class FusedStep : public OptimizerStep {
   std::vector<Call> calls_;
   size_t used_ = 0;
   bool has_threads_ = false;
+  bool on_trial_;
 };
 
 template <class Options, class State>
@@ -322,6 +274,8 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
  public:
   using Call = AdamCall<Options, State>;
   using FusedStep<FusedAdam, Call>::FusedStep;
+  static constexpr auto kKernel =
+      std::is_same_v<Options, torch::optim::AdamWOptions> ? FusedKernel::adamw : FusedKernel::adam;
 
   bool add(const OptimizerParamGroup& group, const at::Tensor& parameter) {
     const bool amsgrad = options_of(group).amsgrad();
@@ -350,7 +304,7 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
                  beta2, options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, conditions.divisor,
                  conditions.found_inf);
       };
-      if constexpr (std::is_same_v<Options, torch::optim::AdamWOptions>) {
+      if constexpr (kKernel == FusedKernel::adamw) {
         fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
       } else {
         fused([](auto&&... arguments) { at::_fused_adam_(arguments...); });
@@ -439,6 +393,7 @@ struct SgdCall : FusedCall {
 class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
  public:
   using FusedStep::FusedStep;
+  static constexpr auto kKernel = FusedKernel::sgd;
 
   bool add(const OptimizerParamGroup& group, const at::Tensor& parameter) {
     if (options_of(group).momentum() == 0) {
@@ -534,11 +489,11 @@ void divide_gradients(Optimizer& optimizer, const at::Tensor& divisor) {
   for (const auto& kind : kinds) at::_foreach_div_(kind.tensors, divisor.to(kind.device));
 }
 
-std::unique_ptr<OptimizerStep> make_step(Optimizer& optimizer) {
+std::unique_ptr<OptimizerStep> make_step(Optimizer& optimizer, bool on_trial) {
   using namespace torch::optim;
-  if (typeid(optimizer) == typeid(AdamW)) return std::make_unique<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer);
-  if (typeid(optimizer) == typeid(Adam)) return std::make_unique<FusedAdam<AdamOptions, AdamParamState>>(optimizer);
-  if (typeid(optimizer) == typeid(SGD)) return std::make_unique<FusedSgd>(optimizer);
+  if (typeid(optimizer) == typeid(AdamW)) return std::make_unique<FusedAdam<AdamWOptions, AdamWParamState>>(optimizer, on_trial);
+  if (typeid(optimizer) == typeid(Adam)) return std::make_unique<FusedAdam<AdamOptions, AdamParamState>>(optimizer, on_trial);
+  if (typeid(optimizer) == typeid(SGD)) return std::make_unique<FusedSgd>(optimizer, on_trial);
   return std::make_unique<PlainStep>(optimizer);
 }
 

@@ -50,7 +50,8 @@ class OptimizerStep {
 void divide_gradients(torch::optim::Optimizer& optimizer, const at::Tensor& divisor);
 
 /// Through fused kernels for exactly AdamW, Adam and SGD: a class derived from one of them may do something else. Any other
-/// optimizer steps as it is. `optimizer` must outlive the result.
-std::unique_ptr<OptimizerStep> make_step(torch::optim::Optimizer& optimizer);
+/// optimizer steps as it is, and so do weights whose kernel is wrong in this LibTorch (fused_check.h), unless it is `on_trial`.
+/// `optimizer` must outlive the result.
+std::unique_ptr<OptimizerStep> make_step(torch::optim::Optimizer& optimizer, bool on_trial = false);
 
 }  // namespace accelerate::detail

@@ -104,6 +104,7 @@ GradScaler::Progress& GradScaler::begin_unscaling(torch::optim::Optimizer& optim
   if (detail::StepRecording::current() && applied_in_ != detail::StepRecording::current())
     throw detail::NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
   progress.recording = detail::StepRecording::current();
+  has_unscaled_ = true;
   return progress;
 }
 

@@ -97,7 +97,7 @@ TEST_F(TogetherExecution, PrintFormatsAndRefusesABadPattern) {
   accelerator().print("epoch {} loss {:.3f} {} {}", 3, 0.12345, accelerate::Precision::bf16, "text");
   accelerator().print("as it is: {}");
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "epoch 3 loss 0.123 bf16 text\nas it is: {}\n");
-  EXPECT_THROW(accelerator().print("{} {}", 1), accelerate::UsageError);
+  EXPECT_THROW(accelerator().print(accelerate::runtime_format("{} {}"), 1), accelerate::UsageError);
 }
 
 TEST_F(TogetherExecution, APeersDeathCannotEndThisProcessBySigpipe) {

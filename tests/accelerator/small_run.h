@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <fstream>

@@ -3,14 +3,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <torch/torch.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -18,6 +16,7 @@
 #include <thread>
 
 #include "big_model/towers.h"
+#include "support/limit.h"
 
 namespace fs = std::filesystem;
 using towers::empty_tower;
@@ -25,23 +24,6 @@ using towers::Saved;
 using towers::Tower;
 
 namespace {
-
-/// Of this process, while it lives.
-class Limit {
- public:
-  Limit(decltype(RLIMIT_NOFILE) kind, rlim_t value) : kind_(kind) {
-    getrlimit(kind_, &before_);
-    const struct rlimit limit { value, before_.rlim_max };
-    setrlimit(kind_, &limit);
-  }
-  ~Limit() { setrlimit(kind_, &before_); }
-  Limit(const Limit&) = delete;
-  Limit& operator=(const Limit&) = delete;
-
- private:
-  decltype(RLIMIT_NOFILE) kind_;
-  struct rlimit before_ {};
-};
 
 uint64_t inode_of(const fs::path& path) {
   struct stat status {};
@@ -211,14 +193,12 @@ TEST_F(OffloadReuse, AChangeThatCannotBeWrittenIsAnErrorAndNotHalfOfAWeight) {
     }
     return "no error";
   };
-  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
   {
     const Limit half(RLIMIT_FSIZE, fs::file_size(file("head.weight.dat")) / 2);
     const std::string error = error_of([&] { tower->head->weight.mul_(2); });
     EXPECT_NE(error.find("Cannot write"), std::string::npos) << error;
     EXPECT_NE(error.find("head.weight.dat"), std::string::npos) << error;
   }
-  std::signal(SIGXFSZ, ignored);
   const std::string error = error_of([&] { model(saved.tokens); });
   EXPECT_NE(error.find("head.weight.dat could not be written whole"), std::string::npos) << error;
 }

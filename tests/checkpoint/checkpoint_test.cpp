@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <fstream>
@@ -131,8 +132,22 @@ TEST(SafetensorsFile, AFileThatCannotBeWrittenLeavesTheOldOneAndNothingElse) {
             std::string::npos);
   EXPECT_NE(message_of([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"), std::string::npos);
   std::filesystem::create_directory(folder / "folder.safetensors");
-  EXPECT_NE(message_of([&] { load_file(folder / "folder.safetensors"); }).find("not a file"), std::string::npos);
+  EXPECT_NE(message_of([&] { load_file(folder / "folder.safetensors"); }).find("is a folder, not a regular file"),
+            std::string::npos);
   EXPECT_THROW(save_file({}, folder / "weights.txt"), accelerate::UsageError);
+}
+
+TEST(SafetensorsFile, AFifoIsRefusedAndHostileNamesAreEscaped) {
+  TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "model.safetensors").c_str(), 0600), 0);
+  const std::string told = (folder / "model.safetensors").string() + " is a FIFO, not a regular file.";
+  EXPECT_EQ(message_of([&] { load_file(folder / "model.safetensors"); }), told);
+  EXPECT_EQ(message_of([&] { accelerate::load_weights(folder.path()); }), told);
+  // What is told of the names in a file is one line, and nothing that a terminal obeys.
+  save_file({{"\x1b]0;owned\a\nforged\u202e", torch::zeros({2})}}, folder / "hostile.safetensors");
+  torch::nn::Linear net(2, 3);
+  const std::string misfit = message_of([&] { accelerate::load_state_dict(*net, load_file(folder / "hostile.safetensors")); });
+  EXPECT_NE(misfit.find("unexpected: \\x1b]0;owned\\x07\\nforged\\u202e"), std::string::npos) << misfit;
 }
 
 TEST(ModuleState, NamesAndOrderAreThoseOfPython) {

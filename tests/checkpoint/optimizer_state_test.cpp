@@ -115,6 +115,8 @@ TEST(OptimizerState, WhatDoesNotFitIsRefusedAndChangesNothing) {
   EXPECT_TRUE(contains(said, "Group 0") && contains(said, "1 parameters")) << said;
   said = refused([&](StateDict& state) { group(state, 1)["maximize"] = true; });
   EXPECT_TRUE(contains(said, "maximize")) << said;
+  said = refused([&](StateDict& state) { group(state, 1)["decoupled_weight_decay"] = false; });
+  EXPECT_TRUE(contains(said, "decoupled_weight_decay is false")) << said;
   said = refused([&](StateDict& state) { group(state, 1)["betas"] = 3; });
   EXPECT_TRUE(contains(said, "betas")) << said;
   said = refused([](StateDict& state) { state.at("state").as<StateDict>().at("1").as<StateDict>()["exp_avg"] = "text"; });

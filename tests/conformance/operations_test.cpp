@@ -107,4 +107,24 @@ TEST(Golden, LocalOperations) {
   EXPECT_GT(tally.cases(), 0);
 }
 
+TEST(Golden, PaddedInputs) {
+  golden::Tally tally("pad_input_tensors.json");
+  const json table = golden::read("pad_input_tensors.json").value("rows_of_1_to_20_by_processes", json::object());
+  for (const auto& [processes, counts] : table.items()) {
+    const int64_t count = std::stoll(processes);
+    for (int64_t rows = 1; rows <= std::ssize(counts); ++rows) {
+      const auto python = counts[static_cast<size_t>(rows - 1)].get<int64_t>(), next_multiple = (rows + count - 1) / count * count;
+      const auto batch = torch::arange(1.0, 2.0 * static_cast<double>(rows) + 1).view({rows, 2});
+      const auto padded = accelerate::pad_input_tensors(batch, rows, count);
+      EXPECT_EQ(padded.size(0), next_multiple);
+      EXPECT_TRUE(torch::equal(padded.slice(0, 0, rows), batch));
+      EXPECT_EQ(padded.slice(0, rows).count_nonzero().item<int64_t>(), 0);
+      tally.judge(std::to_string(rows) + " rows for " + processes + " processes", padded.size(0) == python,
+                  std::to_string(padded.size(0)) + " rows instead of " + std::to_string(python),
+                  python == next_multiple ? "" : "pad_input_tensors pads to the next multiple of the number of processes");
+    }
+  }
+  EXPECT_EQ(tally.cases(), 80);
+}
+
 }  // namespace

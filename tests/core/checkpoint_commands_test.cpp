@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -59,6 +60,24 @@ TEST(InspectCommand, OfAFolderItTellsEachFileAndTheTotal) {
   }
   const auto json = files_command({"inspect", "--json", golden_path("state_two_processes")});
   EXPECT_EQ(nlohmann::json::parse(json.output)["total"]["files"], 6);
+}
+
+TEST(InspectCommand, FilesOfOurOwnAreNamedInAFolder) {
+  const Folder folder;
+  const std::string weights = file_bytes(golden_path("state_adamw/model.safetensors"));
+  const std::string state = file_bytes(golden_path("state_adamw/scheduler.bin"));
+  std::ofstream(folder / "accelerate_gradients_0.safetensors") << weights;
+  for (const char* name : {"accelerate_state.bin", "accelerate_comm_hooks_1.bin"}) std::ofstream(folder / name) << state;
+  std::ofstream(folder / "accelerate_manifest.json") << "{}";
+  const auto table = files_command({"inspect", folder.name()});
+  EXPECT_EQ(table.exit_code, 0) << table.errors << table.output;
+  for (const char* role : {"positions of loaders", "accumulated gradients of a process", "communication hook states of a process",
+                           "manifest: sizes and checksums"}) {
+    EXPECT_TRUE(mentions(table.output, role)) << role << "\n" << table.output;
+  }
+  const auto manifest = files_command({"inspect", folder / "accelerate_manifest.json"});
+  EXPECT_EQ(manifest.exit_code, 1);
+  EXPECT_TRUE(mentions(manifest.errors, "manifest: sizes and checksums")) << manifest.errors;
 }
 
 TEST(InspectCommand, WhatIsDamagedIsToldAndIsAFailure) {
@@ -168,6 +187,47 @@ TEST(MergeWeightsCommand, TheFolderIsRemovedOnlyWhenAskedAndNotWithTheResult) {
   EXPECT_EQ(files_command({"merge-weights", folder / "shards", folder / "out", "--remove_checkpoint_dir"}).exit_code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "shards"));
   EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
+}
+
+TEST(MergeWeightsCommand, WhatWasMergedIsNotRemovedWhateverItsPath) {
+  Folder folder;
+  const std::filesystem::path root = folder.name();
+  std::filesystem::copy(golden_path("model_sharded"), folder / "shards");
+  std::filesystem::create_directory(folder / "shards/inner");
+  std::filesystem::create_directory_symlink("shards", folder / "link");
+  std::filesystem::create_directory_symlink("shards/inner", folder / "link_inside");
+  const auto merge = [&](const std::string& from, const std::string& out) {
+    return run_program({"sh", "-c", "cd \"$1\" && exec \"$0\" merge-weights \"$2\" \"$3\" --remove_checkpoint_dir",
+                        ACCELERATE_CLI, folder.name(), from, out});
+  };
+  const auto listed = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) names.push_back(entry.path());
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  const auto before = listed();
+  // By names that are not there yet, by links, and by both; whole, and inside of it.
+  for (const std::string out :
+       {"no/../shards", "shards/new", "no/deep/../../shards/./inner", "link", "link/", "no/../link/new.safetensors",
+        "link_inside", "link_inside/..", "shards/inner/../x.safetensors", "./shards/../shards"}) {
+    for (const std::string from : {"shards", "shards/", "link"}) {
+      const auto refused = merge(from, out);
+      EXPECT_EQ(refused.exit_code, 2) << from << " " << out << refused.errors << refused.output;
+      EXPECT_TRUE(mentions(refused.errors, "Choose another place")) << refused.errors;
+      ASSERT_EQ(listed(), before) << from << " " << out;
+    }
+  }
+  // Beside and above it is kept, also by a path that leads through it; the folder that a link leads to is removed.
+  const auto through = merge("link", "shards/../up/../out");
+  EXPECT_EQ(through.exit_code, 0) << through.errors;
+  EXPECT_FALSE(std::filesystem::exists(folder / "shards"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
+  EXPECT_TRUE(mentions(through.output, folder / "out/model.safetensors:")) << through.output;
+  std::filesystem::copy(golden_path("model_sharded"), folder / "shards");
+  EXPECT_EQ(merge("shards", ".").exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "shards"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "model.safetensors"));
 }
 
 }  // namespace

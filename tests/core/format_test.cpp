@@ -78,6 +78,72 @@ TEST(Format, ABadPatternIsAUsageErrorThatShowsIt) {
   EXPECT_NE(error.find("does not fit its 2 arguments: argument not found"), std::string::npos) << error;
 }
 
+TEST(Format, APatternThatTheProgramMakesIsCheckedWhenItRuns) {
+  const std::string made = std::string("{} of ") + "{}";
+  EXPECT_EQ(accelerate::format(accelerate::runtime_format(made), 1, 2), "1 of 2");
+  EXPECT_THROW(accelerate::format(accelerate::runtime_format(made), 1), accelerate::UsageError);
+  static constexpr std::string_view kKnown = "{1} of {0}";
+  EXPECT_EQ(accelerate::format(kKnown, 1, 2), "2 of 1");
+}
+
+/// Why the compiler refuses a pattern for one value; empty: it does not.
+std::string refusal_of(std::string_view pattern, accelerate::detail::FormatKind kind) {
+  bool used = false;
+  try {
+    accelerate::detail::PatternChecker(pattern, &kind, 1).check(&used);
+  } catch (const char* message) {
+    return message;
+  }
+  return "";
+}
+
+struct FormatCase {
+  accelerate::detail::FormatKind kind;
+  accelerate::FormatArgument value;
+  // A sign before a bool, a char or an unsigned integer is left to fmt.
+  bool exact;
+};
+
+TEST(Format, TheCompilerRefusesWhatFmtRefusesAndNothingThatWorks) {
+  using accelerate::detail::FormatKind;
+  const FormatCase cases[] = {{FormatKind::boolean, true, false}, {FormatKind::character, 'x', false},
+                              {FormatKind::integer, 7u, false},   {FormatKind::integer, 7, true},
+                              {FormatKind::real, 1.5f, true},     {FormatKind::real, 1.5, true},
+                              {FormatKind::text, "text", true}};
+  const std::string types = "aAbBcdeEfFgGosxXpq%!";
+  const auto compare = [](const FormatCase& each, const std::string& pattern) {
+    const auto error = format_error_of(pattern, {&each.value, 1});
+    const bool works = error.starts_with("no error"), taken = refusal_of(pattern, each.kind).empty();
+    EXPECT_TRUE(works ? taken : !each.exact || !taken) << pattern << " for kind " << static_cast<int>(each.kind) << ": " << error;
+  };
+  for (const auto& each : cases) {
+    for (std::string start : {"{:", "{:<", "{:*>", "{:\u00e9^", "{:{<"}) {
+      for (const char* flags : {"", "#", "0", "#0", "+", "+#0"}) {
+        for (const char* numbers : {"", "8", ".2", "8.2", ".", "8."}) {
+          compare(each, start + flags + numbers + "}");
+          for (const char type : types) compare(each, start + flags + numbers + type + "}");
+        }
+      }
+    }
+  }
+}
+
+TEST(Format, TheCompilerSaysWhatIsWrongWithAPattern) {
+  const auto of_integer = [](std::string_view pattern) { return refusal_of(pattern, accelerate::detail::FormatKind::integer); };
+  EXPECT_EQ(of_integer("{} of {}"), "the pattern has more {} than there are arguments");
+  EXPECT_EQ(of_integer("{1}"), "the pattern has more {} than there are arguments");
+  EXPECT_EQ(of_integer("none"), "an argument has no {} in the pattern");
+  EXPECT_EQ(of_integer("{{}}"), "an argument has no {} in the pattern");
+  EXPECT_EQ(of_integer("{} {"), "a { in the pattern has no }: write {{ for a brace");
+  EXPECT_EQ(of_integer("{:5"), "a { in the pattern has no }: write {{ for a brace");
+  EXPECT_EQ(of_integer("{} }"), "a } in the pattern has no {: write }} for a brace");
+  EXPECT_EQ(of_integer("{name}"), "a place is {}, {0} or {:spec}: write {{ and }} for braces");
+  EXPECT_EQ(of_integer("{0} {}"), "places are numbered ({0}) or not ({}), all of them");
+  EXPECT_EQ(of_integer("{:{}}"), "the pattern has more {} than there are arguments");
+  EXPECT_EQ(of_integer("{0:{0}} {0}"), "");
+  EXPECT_EQ(of_integer("100 %: {:>8d}{{}}"), "");
+}
+
 TEST(Format, ANullPointerIsAUsageErrorAndNotACrash) {
   const char* nothing = nullptr;
   EXPECT_THROW(accelerate::format("{}", nothing), accelerate::UsageError);

@@ -116,4 +116,22 @@ TEST(LaunchEnvironment, SeveralMachinesNeedAnAddress) {
             "127.0.0.1");
 }
 
+TEST(LaunchEnvironment, AJobIsNamedByItsUserThenTorchrunThenSlurm) {
+  const auto name = [](std::map<std::string, std::string> more) {
+    more.insert({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+    return read(more).run_id;
+  };
+  EXPECT_EQ(name({}), "");
+  EXPECT_EQ(name({{"TORCHELASTIC_RUN_ID", "none"}}), "") << "the name that torchrun gives to those without one";
+  EXPECT_EQ(name({{"TORCHELASTIC_RUN_ID", "7"}}), "7");
+  EXPECT_EQ(name({{"TORCHELASTIC_RUN_ID", "7"}, {"ACCELERATE_RUN_ID", "mine"}}), "mine");
+  EXPECT_EQ(name({{"SLURM_JOB_ID", "5"}}), "") << "the job around a launcher of its own";
+  const std::map<std::string, std::string> step = {
+      {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_JOB_ID", "5"}, {"SLURM_STEP_ID", "2"}};
+  EXPECT_EQ(read(step).run_id, "slurm-5.2");
+  auto heterogeneous = step;
+  heterogeneous["SLURM_HET_SIZE"] = "2";
+  EXPECT_EQ(read(heterogeneous).run_id, "") << "its parts have different numbers";
+}
+
 }  // namespace

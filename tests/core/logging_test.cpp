@@ -160,8 +160,8 @@ TEST(Logging, WarningOnceIsShownOncePerTextAndCopiesShareIt) {
 
 TEST(Logging, ABadPatternIsAnErrorOnlyWhereItIsShown) {
   const Logger logger = get_logger("x", {}, log_table({}));
-  EXPECT_THROW(logger.info("{} {}", 1), accelerate::UsageError);
-  EXPECT_NO_THROW(logger.debug("{} {}", 1));
+  EXPECT_THROW(logger.info(accelerate::runtime_format("{} {}"), 1), accelerate::UsageError);
+  EXPECT_NO_THROW(logger.debug(accelerate::runtime_format("{} {}"), 1));
 }
 
 }  // namespace

@@ -142,6 +142,21 @@ TEST(EstimateCommand, PrintsTheTableOfTheDtypesThatWereAskedFor) {
   }
 }
 
+TEST(EstimateCommand, ShortNamesOfDtypesAreUnderstood) {
+  const std::string model = std::string(ACCELERATE_TEST_GOLDEN) + "/checkpoints/state_adamw";
+  const auto full = run_program({ACCELERATE_CLI, "estimate-memory", "--dtypes", "bfloat16", "float16", "float32", model});
+  EXPECT_EQ(full.exit_code, 0) << full.errors;
+  for (const std::vector<std::string>& names :
+       std::vector<std::vector<std::string>>{{"bf16", "fp16", "fp32"}, {"bf16", "half", "float"}}) {
+    std::vector<std::string> line = {ACCELERATE_CLI, "estimate-memory", "--dtypes"};
+    line.insert(line.end(), names.begin(), names.end());
+    line.push_back(model);
+    const auto result = run_program(line);
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_EQ(result.output, full.output);
+  }
+}
+
 TEST(EstimateCommand, JsonHasBytes) {
   const Folder folder;
   write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);

@@ -320,7 +320,10 @@ TEST(ResumedLoader, BatchesOfAnotherSizeAreRefusedAndChangeNothing) {
   const LoaderPreparation preparation{.state = accelerate::ProcessState()};
   auto loader = make_run(kind, preparation);
   StateDict state;
-  for ([[maybe_unused]] auto& batch : loader) state = loader.state_dict();
+  for ([[maybe_unused]] auto& batch : loader) {
+    state = loader.state_dict();
+    break;  // in the middle: after the last batch of an epoch they may be of any size
+  }
   kind.options.batch_size = 3;
   auto other = make_run(kind, preparation);
   try {
@@ -330,6 +333,117 @@ TEST(ResumedLoader, BatchesOfAnotherSizeAreRefusedAndChangeNothing) {
     EXPECT_NE(std::string(error.what()).find("batch_size is 3"), std::string::npos) << error.what();
   }
   EXPECT_EQ(take_step(*other.begin(), 0).batch, (std::vector<int64_t>{0, 1, 2}));
+}
+
+TEST(ResumedLoader, StatesOfEarlierVersionsHaveNoLengthsAndAreRead) {
+  RunKind kind{.samples = 12};
+  kind.options = {.batch_size = 2, .shuffle = true};
+  const LoaderPreparation preparation{.state = accelerate::ProcessState()};
+  auto loader = make_run(kind, preparation);
+  StateDict earlier;
+  std::vector<int64_t> seen;
+  for (auto& batch : loader) {
+    for (const int64_t number : take_step(batch, 0).batch) seen.push_back(number);
+    for (const auto& [name, value] : loader.state_dict()) {
+      if (name != "order" && name != "ended" && name != "split_batches") earlier[name] = value;
+    }
+    break;
+  }
+  auto resumed = make_run(kind, preparation);
+  resumed.load_state_dict(earlier);
+  for (auto& batch : resumed) {
+    for (const int64_t number : take_step(batch, 0).batch) seen.push_back(number);
+  }
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(seen, whole_numbers(12));
+}
+
+/// The state of a run after its first batch, without what earlier versions did not save.
+StateDict earlier_state(const ResumedLoader& loader) {
+  StateDict earlier;
+  for ([[maybe_unused]] auto& batch : loader) {
+    for (const auto& [name, value] : loader.state_dict()) {
+      if (name != "order" && name != "ended" && name != "split_batches") earlier[name] = value;
+    }
+    break;
+  }
+  return earlier;
+}
+
+TEST(ResumedLoader, AStateOfAnEarlierVersionMayBeSavedAgainBeforeAPass) {
+  RunKind kind{.samples = 6};
+  kind.options = {.batch_size = 2};
+  const LoaderPreparation preparation{.state = accelerate::ProcessState()};
+  auto second = make_run(kind, preparation), third = make_run(kind, preparation);
+  second.load_state_dict(earlier_state(make_run(kind, preparation)));
+  third.load_state_dict(second.state_dict());
+  EXPECT_EQ(take_step(*third.begin(), 0).batch, (std::vector<int64_t>{2, 3}));
+}
+
+TEST(ResumedLoader, APositionThatIsSkippedAndNotYetUsedIsSavedAgain) {
+  RunKind kind{.samples = 12};
+  kind.options = {.batch_size = 2};
+  const LoaderPreparation preparation{.state = accelerate::ProcessState()};
+  auto first = make_run(kind, preparation), second = make_run(kind, preparation), third = make_run(kind, preparation);
+  StateDict state;
+  int taken = 0;
+  for ([[maybe_unused]] auto& batch : first) {
+    if (++taken == 3) state = first.state_dict();
+  }
+  second.load_state_dict(state);
+  const auto rest = skip_first_batches(second, 4);
+  third.load_state_dict(second.state_dict());
+  EXPECT_EQ(take_step(*third.begin(), 0).batch, (std::vector<int64_t>{6, 7}));
+  EXPECT_EQ(take_step(*rest.begin(), 0).batch, (std::vector<int64_t>{8, 9}));
+  EXPECT_EQ(take_step(*second.begin(), 0).batch, (std::vector<int64_t>{0, 1})) << "the pass over the rest has used it";
+}
+
+/// `count` batches of the numbers up to 12, two at a time, over and over.
+struct RoundBatches : accelerate::BatchSampler {
+  explicit RoundBatches(int64_t batches) : count(batches) {}
+  accelerate::Source<accelerate::Indices> batches() override {
+    return [n = count, i = int64_t{0}]() mutable -> std::optional<accelerate::Indices> {
+      if (i == n) return std::nullopt;
+      const int64_t first = 2 * (i++ % 6);
+      return accelerate::Indices{first, first + 1};
+    };
+  }
+  std::optional<int64_t> size() const override { return count; }
+  int64_t count;
+};
+
+TEST(ResumedLoader, AnotherNumberOfBatchesAndDrawingWithReplacementAreOtherOrders) {
+  const auto error_of = [](const DataLoaderOptions& saved, const DataLoaderOptions& now) -> std::string {
+    const LoaderPreparation preparation{.state = accelerate::ProcessState()};
+    auto before = prepare_data_loader(DataLoader(whole_numbers(12), saved), preparation);
+    StateDict state;
+    for ([[maybe_unused]] auto& batch : before) {
+      state = before.state_dict();
+      break;
+    }
+    try {
+      prepare_data_loader(DataLoader(whole_numbers(12), now), preparation).load_state_dict(state);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto batches_of = [](int64_t count) {
+    DataLoaderOptions options;
+    options.batch_sampler = std::make_shared<RoundBatches>(count);
+    return options;
+  };
+  const auto drawn = [](bool replacement) {
+    DataLoaderOptions options{.batch_size = 2};
+    options.sampler =
+        std::make_shared<accelerate::RandomSampler>(12, accelerate::RandomSamplerOptions{.replacement = replacement});
+    return options;
+  };
+  EXPECT_EQ(error_of(batches_of(6), batches_of(6)), "");
+  EXPECT_NE(error_of(batches_of(6), batches_of(9)).find("its sampler gives 9 batches, and gave 6"), std::string::npos);
+  EXPECT_EQ(error_of(drawn(true), drawn(true)), "");
+  EXPECT_NE(error_of(drawn(false), drawn(true)).find("its order is that of accelerate::RandomSampler with replacement, and was"),
+            std::string::npos);
 }
 
 TEST(ResumedLoader, OneThatWasNotPreparedHasNoState) {

@@ -39,6 +39,9 @@ TEST(SequentialSampler, GoesFromTheFirstToTheLast) {
   SequentialSampler nothing(0);
   EXPECT_EQ(pass_of(nothing), Indices());
   EXPECT_THROW(SequentialSampler(-1), UsageError);
+  SequentialSampler wrong([] { return int64_t{-1}; });
+  EXPECT_THROW(wrong.indices(), UsageError) << "it would never end";
+  EXPECT_THROW(wrong.runs(2), UsageError);
 }
 
 TEST(RandomSampler, DrawsASeedForEachPassFromTheDefaultGenerator) {

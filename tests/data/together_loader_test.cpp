@@ -214,6 +214,19 @@ TEST_F(TogetherLoader, AnEarlyEndOfADispatchedLoopLetsTheNextOneBegin) {
   state().wait_for_everyone();
 }
 
+TEST_F(TogetherLoader, ASeedableOrderIsOneOrderAlsoWhenProcessesAreSeededApart) {
+  torch::manual_seed(100 + rank());
+  const auto loader =
+      prepare_data_loader(DataLoader(up_to(24), {.batch_size = 2, .shuffle = true}), preparation({.use_seedable_sampler = true}));
+  for (int pass = 0; pass < 2; ++pass) {
+    std::set<int64_t> seen;
+    for (auto& batch : loader) {
+      for (const int64_t number : gathered(batch)) EXPECT_TRUE(seen.insert(number).second) << number;
+    }
+    EXPECT_EQ(seen.size(), 24U) << "pass " << pass;
+  }
+}
+
 TEST_F(TogetherLoader, SkippedRoundsOfADispatchedStreamAreReadAndThrownAway) {
   const auto loader = prepare_data_loader(DataLoader(stream_up_to(6 * world()), {.batch_size = 2}), preparation());
   std::vector<int64_t> all;

@@ -27,6 +27,7 @@ Call call_of(int64_t number, const char* name, int64_t began, int64_t ended) {
   std::strcpy(call.name.data(), name);
   std::strcpy(call.file.data(), "train.cpp");
   call.line = static_cast<int32_t>(number * 10);
+  call.fingerprint = std::hash<std::string>()(name);
   return call;
 }
 
@@ -76,6 +77,7 @@ TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
   wide.dimensions = narrow.dimensions = 8;
   wide.shape = {1, 2, 3, 4, 5, 6};
   narrow.shape = {1, 2, 3, 4, 5, 7};
+  narrow.fingerprint = wide.fingerprint + 1;
   const std::string story =
       tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), wide, call_of(3, "reduce", 84, 0)}),
                   report_of(Presence::running, {call_of(1, "gather", 80, 81), narrow, call_of(3, "gather", 84, 0)})});
@@ -83,6 +85,56 @@ TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
       story.starts_with("Call 2 is not the same on all processes: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
                         "train.cpp:20 on process 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on process 1."))
       << story;
+}
+
+TEST(HangStory, ACallThatDiffersIsNamedAlsoByThoseThatHaveForgottenIt) {
+  auto ours = call_of(2, "reduce", 80, 0);
+  std::strcpy(ours.how.data(), "by sum");
+  const std::string story =
+      tell_story({report_of(Presence::running, {ours}), report_of(Presence::running, {call_of(50, "gather", 90, 91)}),
+                  report_of(Presence::running, {call_of(1, "gather", 70, 71)})},
+                 2);
+  EXPECT_TRUE(
+      story.starts_with("Call 2 is not the same on all processes: reduce by sum at train.cpp:20 on process 0, too long ago to be "
+                        "known on process 1. All must make the same calls in the same order, with the same shapes and dtypes. "
+                        "Process 2 has not come to call 2.\n"))
+      << story;
+}
+
+TEST(HangStory, WhoMayCallWhatOthersDoDiffersFromNobody) {
+  auto follows = call_of(1, "join_uneven_inputs", 80, 0);
+  follows.fingerprint = 0;
+  const auto forward = report_of(Presence::running, {call_of(1, "forward", 80, 0)});
+  EXPECT_EQ(mismatched_call({report_of(Presence::running, {follows}), forward}), 0);
+  EXPECT_EQ(mismatched_call({report_of(Presence::running, {call_of(1, "gather", 80, 0)}), forward}), 1);
+}
+
+TEST(HangStory, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither) {
+  auto calculates = call_of(2, "backward", 95, 0);
+  calculates.ended = Call::kCalculating;
+  const std::vector<RankReport> reports = {report_of(Presence::running, {call_of(2, "backward", 98, 0)}),
+                                           report_of(Presence::running, {calculates, call_of(3, "batch_norm", 96, 97)}),
+                                           report_of(Presence::running, {calculates}),
+                                           report_of(Presence::running, {call_of(1, "main_process_first", 80, 0)})};
+  EXPECT_EQ(tell_story(reports),
+            "Processes 1, 2 and 3 have not come to call 2.\n"
+            "  - Process 0: waiting for 2.0 s in backward (call 2) at train.cpp:20\n"
+            "  - Process 1: in its own code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
+            "  - Process 2: calculating for 5.0 s in backward (call 2) at train.cpp:20\n"
+            "  - Process 3: waiting for 20.0 s in main_process_first (call 1) at train.cpp:10");
+}
+
+TEST(HangStory, TheGistOfAStoryChangesWithWhoIsMissingAndNotWithTime) {
+  const std::vector<RankReport> before = {report_of(Presence::running, {call_of(2, "reduce", 80, 0)}),
+                                          report_of(Presence::running, {call_of(1, "gather", 70, 71)})};
+  auto later = before, stopped = before, there = before;
+  for (auto& report : later) report.entry->read += 5 * kSecond;
+  later[1].entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  stopped[1].presence = Presence::stopped;
+  there[1].entry->calls.push_back(call_of(2, "reduce", 99, 0));
+  EXPECT_EQ(gist_of(later), gist_of(before));
+  EXPECT_NE(gist_of(stopped), gist_of(before));
+  EXPECT_NE(gist_of(there), gist_of(before));
 }
 
 TEST(HangStory, APlaceThatIsNotKnownIsLeftOut) {
@@ -100,8 +152,8 @@ TEST(Logbook, IsReadWhileItsProcessIsStoppedAndAfterItsDeath) {
   const pid_t child = ::fork();
   if (child == 0) {
     // The child writes into the shared page and stops in the middle of a call.
-    mine.leave(mine.enter("gather", std::source_location::current(), nullptr));
-    mine.enter("wait_for_everyone", std::source_location::current(), nullptr);
+    mine.leave(mine.enter({"gather", std::source_location::current()}));
+    mine.enter({"wait_for_everyone", std::source_location::current()});
     ::raise(SIGSTOP);
     ::_exit(0);
   }
@@ -188,7 +240,7 @@ TEST(Logbook, AProcessWhoseFirstThreadHasEndedIsNotGone) {
 TEST(Logbook, KeepsTheNewestCallsAndTheEndOfLongNames) {
   Logbook logbook;
   const auto tensor = torch::zeros({2, 3}, torch::kLong);
-  for (int i = 0; i < 100; ++i) logbook.leave(logbook.enter("gather", std::source_location::current(), &tensor));
+  for (int i = 0; i < 100; ++i) logbook.leave(logbook.enter({"gather", std::source_location::current(), &tensor}));
   const RankEntry entry = logbook.read();
   ASSERT_EQ(entry.calls.size(), LogbookPage::kCalls);
   EXPECT_EQ(entry.calls.back().number, 100);
@@ -201,12 +253,94 @@ TEST(Logbook, KeepsTheNewestCallsAndTheEndOfLongNames) {
   EXPECT_FALSE(logbook.read().activity);
 }
 
+/// The marks that calls leave behind, one after the other.
+template <class... Calls>
+std::vector<uint64_t> marks_of(const Calls&... calls) {
+  Logbook logbook;
+  return {logbook.mark(logbook.enter(calls))...};
+}
+
+TEST(Logbook, MarksOfCallsThatMustAgreeAndDoNotContradictEachOther) {
+  const auto here = std::source_location::current();
+  const auto floats = torch::ones({2, 3}), turned = torch::ones({3, 2}), ints = torch::ones({2, 3}, torch::kInt);
+  const auto deep = torch::ones({1, 1, 1, 1, 1, 1, 1, 2}), deeper = torch::ones({1, 1, 1, 1, 1, 1, 1, 3});
+  const auto contradicts = [](const CallNote& a, const CallNote& b) {
+    return contradict(marks_of(a).front(), marks_of(b).front());
+  };
+  const CallNote gather{"gather", here, &floats};
+  EXPECT_FALSE(contradicts(gather, {"gather", {}, &floats})) << "the same call may stand in two branches of an if";
+  EXPECT_TRUE(contradicts(gather, {"reduce", here, &floats}));
+  EXPECT_TRUE(contradicts(gather, {"gather", here, &turned}));
+  EXPECT_TRUE(contradicts(gather, {"gather", here, &ints}));
+  EXPECT_TRUE(contradicts(gather, {"gather", here}));
+  EXPECT_TRUE(contradicts({"gather", here, &deep}, {"gather", here, &deeper})) << "beyond what is shown";
+  EXPECT_TRUE(contradicts({"reduce", here, &floats, "by sum"}, {"reduce", here, &floats, "by max"}));
+  EXPECT_FALSE(contradicts(gather, {"join_uneven_inputs", here, &ints}));
+  EXPECT_FALSE(contradicts(gather, {.name = "reduce", .compared = false}));
+  EXPECT_FALSE(contradict(marks_of(gather).front(), 0)) << "somebody who has not come";
+  EXPECT_FALSE(contradict(mark_of(1, 5), mark_of(1 + LogbookPage::kMarks, 6))) << "another call in the same place";
+}
+
+TEST(Logbook, NestedDataIsToldByItsBeginningAndComparedWhole) {
+  const auto tensor = torch::ones({2});
+  const std::string first = "{" + std::string(200, 'x') + "a:t,b:t,}", second = "{" + std::string(200, 'x') + "a:t,c:t,}";
+  const accelerate::Nesting one(first, 2), other(second, 2), few("[tt]", 2);
+  const auto part_of = [&](const accelerate::Nesting& nesting, std::optional<size_t> leaf) {
+    return CallNote{.name = "gather", .tensor = &tensor, .nesting = &nesting, .leaf = leaf};
+  };
+  const auto contradicts = [](const CallNote& a, const CallNote& b) {
+    return contradict(marks_of(a).front(), marks_of(b).front());
+  };
+  EXPECT_FALSE(contradicts(part_of(one, 0), part_of(one, 0)));
+  EXPECT_TRUE(contradicts(part_of(one, 0), part_of(other, 0)));
+  EXPECT_TRUE(contradicts(part_of(few, 0), part_of(few, 1)));
+  EXPECT_TRUE(contradicts(part_of(few, 0), {.name = "gather", .tensor = &tensor}));
+  Logbook logbook;
+  for (const auto& call : {part_of(few, 1), part_of(few, std::nullopt), part_of(one, 0)}) logbook.enter(call);
+  const auto calls = logbook.read().calls;
+  EXPECT_STREQ(calls[0].nested.data(), "tensor 2 of 2 in [tt]");
+  EXPECT_STREQ(calls[1].nested.data(), "nested as [tt]");
+  EXPECT_EQ(std::string(calls[2].nested.data()), "tensor 1 of 2 in {" + std::string(26, 'x') + "...");
+}
+
+TEST(Logbook, APassIsAnnouncedBeforeItsRankWaits) {
+  Logbook logbook;
+  const int64_t number = logbook.announce({"backward"});
+  EXPECT_EQ(waiting_call(logbook.read()), nullptr);
+  logbook.leave(logbook.enter({"batch_norm"}));
+  logbook.begin_waiting(number);
+  const RankEntry entry = logbook.read();
+  ASSERT_NE(waiting_call(entry), nullptr);
+  EXPECT_EQ(waiting_call(entry)->number, number);
+  logbook.leave(number);
+  EXPECT_EQ(waiting_call(logbook.read()), nullptr);
+}
+
+TEST(Logbook, OfTwoRanksThatWriteAndLookOneSeesTheOther) {
+  Logbook first, second;
+  constexpr int kRounds = 5000;
+  std::vector<char> saw_second(kRounds), saw_first(kRounds);
+  const auto play = [](Logbook& mine, const Logbook& theirs, const CallNote& call, std::vector<char>& saw) {
+    for (auto& seen : saw) {
+      const int64_t number = mine.enter(call);
+      seen = contradict(mine.mark(number), theirs.mark(number));
+      mine.leave(number);
+      // In step, so that they meet often; nothing but the marks orders what they look at.
+      while (theirs.page().calls.load(std::memory_order_relaxed) < number) std::this_thread::yield();
+    }
+  };
+  std::thread other([&] { play(second, first, {"reduce"}, saw_first); });
+  play(first, second, {"gather"}, saw_second);
+  other.join();
+  for (size_t i = 0; i < kRounds; ++i) ASSERT_TRUE(saw_first[i] || saw_second[i]) << i;
+}
+
 TEST(Logbook, AReaderNeverSeesHalfACall) {
   Logbook logbook;
   std::atomic<bool> done = false;
   std::thread writer([&] {
     const auto tensor = torch::zeros({1});
-    for (int i = 0; i < 20000; ++i) logbook.leave(logbook.enter("gather", std::source_location::current(), &tensor));
+    for (int i = 0; i < 20000; ++i) logbook.leave(logbook.enter({"gather", std::source_location::current(), &tensor}));
     done = true;
   });
   while (!done) {

@@ -3,15 +3,28 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <cstdlib>
 #include <thread>
 
+#include "distributed/communicator.h"
+#include "launch/failure_notes.h"
 #include "support/together.h"
 
 namespace {
 
 constexpr int kThreads = 3;
 
+/// Of an application that has written a backend with what it needed.
+struct WithoutAllToAll : c10d::ProcessGroupGloo {
+  using c10d::ProcessGroupGloo::ProcessGroupGloo;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_sizes,
+                                               std::vector<int64_t>& input_sizes, const c10d::AllToAllOptions& options) override {
+    return c10d::Backend::alltoall_base(output, input, output_sizes, input_sizes, options);
+  }
+};
+
 /// Runs `body(rank, group)` on threads that share a store, as an application with groups of its own would.
+template <class Gloo = c10d::ProcessGroupGloo>
 void with_groups(const std::function<void(int, c10::intrusive_ptr<c10d::ProcessGroup>)>& body, bool with_store = true) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> ranks;
@@ -19,7 +32,7 @@ void with_groups(const std::function<void(int, c10::intrusive_ptr<c10d::ProcessG
     ranks.emplace_back([&, rank] {
       auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
       options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-      auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, kThreads, options);
+      auto gloo = c10::make_intrusive<Gloo>(store, rank, kThreads, options);
       auto group = with_store ? c10::make_intrusive<c10d::ProcessGroup>(store, rank, kThreads)
                               : c10::make_intrusive<c10d::ProcessGroup>(rank, kThreads);
       group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
@@ -81,6 +94,58 @@ TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
         accelerator.wait_for_everyone();
       },
       false);
+}
+
+accelerate::GroupParts borrowed(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  accelerate::GroupParts parts;
+  parts.group = group;
+  parts.owned = false;
+  parts.timeout = std::chrono::seconds(60);
+  return parts;
+}
+
+TEST(HandedInGroup, ABackendThatCannotCompareBetweenHostsIsUsedWithoutThat) {
+  with_groups<WithoutAllToAll>([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+    const auto here = std::source_location::current();
+    accelerate::Communicator peers(borrowed(group));
+    peers.watch("host " + std::to_string(rank), {}, here);
+    at::Tensor mine = torch::full({1}, rank), all = torch::empty({kThreads}, mine.options());
+    const accelerate::Given given{.tensor = &mine};
+    peers.all_gather(all, mine, "gather", here, &given);
+    EXPECT_TRUE(all.equal(torch::arange(kThreads)));
+  });
+}
+
+TEST(HandedInGroup, AProgramWhoseNotesCannotBeReadIsRefusedWhenItJoins) {
+  with_groups([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+    const auto here = std::source_location::current();
+    accelerate::Communicator peers(borrowed(group));
+    if (rank == 1) {
+      auto card = accelerate::ProcessCard::of_this_process("host", -1);
+      ++card.layout;
+      peers.all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", here);
+      return;
+    }
+    try {
+      peers.watch("host", {}, here);
+      ADD_FAILURE() << "it has joined";
+    } catch (const accelerate::DistributedError& error) {
+      EXPECT_NE(std::string(error.what()).find("a peer is of another version of this library"), std::string::npos)
+          << error.what();
+    }
+  });
+}
+
+TEST(HandedInGroup, WhatFailedBeforeAGroupWasMadeIsNotHeldAgainstItsRank) {
+  const accelerate::FailureNotes notes;
+  ::setenv(accelerate::kFailureNotesVariable, notes.place_of(0).c_str(), 1);
+  accelerate::leave_failure_note(accelerate::FailureNote::own);
+  EXPECT_EQ(notes.of(0), accelerate::FailureNote::own);
+  with_groups([](int, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+    const accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
+  });
+  EXPECT_EQ(notes.of(0), accelerate::FailureNote::none);
+  ::unsetenv(accelerate::kFailureNotesVariable);
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ inline void try_launch_input(const std::string& input) {
   std::istringstream words(input.substr(0, end));
   for (std::string word; std::getline(words, word);) line.push_back(word);
   try {
-    std::vector<std::string> flags;
-    if (asks_for_help(line, flags) && launch_help(flags).empty()) throw std::logic_error("no help");
+    if (const auto asked = asked_help(line); asked && launch_help(*asked).empty()) throw std::logic_error("no help");
     const LaunchArguments arguments = parse_launch_arguments(line);
     const Config config = end == std::string::npos ? Config{} : parse_config(input.substr(end + 2), "fuzz.yaml");
     const Environment nothing = [](const std::string&) { return std::optional<std::string>(); };

@@ -35,6 +35,13 @@ TEST(CommandLine, HelpsWhenAsked) {
   EXPECT_TRUE(contains(result.output, "launch"));
 }
 
+TEST(CommandLine, AnUnknownCommandLikeNoneOfOursGetsNoHint) {
+  const auto result = accelerate_command({"tensorboard"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_FALSE(contains(result.errors, "closest")) << result.errors;
+  EXPECT_TRUE(contains(result.errors, "accelerate --help")) << result.errors;
+}
+
 TEST(CommandLine, NamesTheCommandClosestToAnUnknownOne) {
   const auto result = accelerate_command({"lunch"});
   EXPECT_EQ(result.exit_code, 2);
@@ -59,6 +66,32 @@ TEST(LaunchCommandLine, NamesTheFlagClosestToAnUnknownOne) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_TRUE(contains(result.errors, "no flag --num_process.")) << result.errors;
   EXPECT_TRUE(contains(result.errors, "closest is --num_processes;")) << result.errors;
+}
+
+TEST(LaunchCommandLine, TorchrunsNamesLaunchTheSame) {
+  const auto result = accelerate_command({"launch", "--nnodes", "2", "--nproc_per_node", "2", "--node_rank", "1", "--master_addr",
+                                          "localhost", "--master_port", "29517", "sh", "-c",
+                                          "echo $RANK/$WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  EXPECT_TRUE(contains(result.output, "2/4 at localhost:29517\n")) << result.output;
+  EXPECT_TRUE(contains(result.output, "3/4 at localhost:29517\n")) << result.output;
+  EXPECT_EQ(accelerate_command({"launch", "-np", "2", "sh", "-c", "echo $WORLD_SIZE"}).output, "2\n2\n");
+}
+
+TEST(LaunchCommandLine, ProcessesPerNodeThatMakeNoSenseAreRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"--nproc_per_node", "auto"}, "--nproc_per_node is 'auto'"},
+      {{"--nproc_per_node", "2", "--num_processes", "2"}, "--nproc_per_node and --num_processes"},
+      {{"--nproc_per_node", "0"}, "at least 1"},
+      {{"--nnodes", "1:4", "--nproc_per_node", "2"}, "--nnodes is '1:4'"}};
+  for (const auto& [flags, named] : wrong) {
+    std::vector<std::string> line = {"launch"};
+    line.insert(line.end(), flags.begin(), flags.end());
+    line.emplace_back("true");
+    const auto result = accelerate_command(line);
+    EXPECT_EQ(result.exit_code, 2) << named;
+    EXPECT_TRUE(contains(result.errors, named)) << result.errors;
+  }
 }
 
 TEST(LaunchCommandLine, WrongValuesAreRefusedByTheNameOfTheFlag) {

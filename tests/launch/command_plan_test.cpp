@@ -53,6 +53,53 @@ TEST(LaunchPrograms, PythonRunsScriptsAndModulesAndNothingElse) {
             (Words{"/opt/py", "train.py"}));
 }
 
+std::string notes_of(const LaunchPlan& plan) {
+  std::string text;
+  for (const std::string& note : plan.notes) text += note + "\n";
+  return text;
+}
+
+std::string refused(const Words& line, const std::string& config = {}, const MachineFacts& facts = machine_with(0)) {
+  try {
+    planned(line, config, facts);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "(accepted)";
+}
+
+TEST(LaunchGpus, SeveralGpusOnAMachineWithoutAnyAreSaid) {
+  const std::string file = "distributed_type: MULTI_GPU\nnum_processes: 2\n";
+  const std::string of_flag = notes_of(planned({"--multi_gpu", "--num_processes", "2", "p"}));
+  EXPECT_NE(of_flag.find("--multi_gpu is given, and no CUDA GPU was found in /proc/driver/nvidia and /dev: a program that finds "
+                         "none either runs on the CPU"),
+            std::string::npos)
+      << of_flag;
+  EXPECT_NE(notes_of(planned({"p"}, file)).find("distributed_type in the config file asks for several GPUs, and no CUDA GPU"),
+            std::string::npos);
+  EXPECT_EQ(notes_of(planned({"--multi_gpu", "--num_processes", "2", "p"}, {}, machine_with(2))), "");
+  EXPECT_EQ(notes_of(planned({"p"}, "distributed_type: MULTI_XPU\nnum_processes: 2\n")), "") << "others are not looked for";
+  EXPECT_NE(refused({"--multi_gpu", "p"}).find("no CUDA GPU was found on this machine: use --cpu"), std::string::npos);
+}
+
+TEST(LaunchProcesses, TorchrunCountsThoseOfEachMachine) {
+  const std::string file = "distributed_type: MULTI_CPU\nnum_processes: 9\nnum_machines: 3\nmain_process_ip: a\nuse_cpu: true\n";
+  const LaunchPlan from_file = planned({"--nproc_per_node", "2", "p"}, file);
+  EXPECT_EQ(from_file.workers.size(), 2u);
+  EXPECT_EQ(value_of(from_file, "WORLD_SIZE"), "6");
+  EXPECT_EQ(value_of(planned({"--nproc_per_node", "gpu", "p"}, {}, machine_with(4)), "WORLD_SIZE"), "4");
+  EXPECT_NE(refused({"--nproc_per_node", "gpu", "p"}).find("is gpu, and no CUDA GPU was found"), std::string::npos);
+  const auto on_gpus = [](const Words& line, const std::string& in_file = {}) {
+    return planned(line, in_file, machine_with(8)).workers.size();
+  };
+  EXPECT_EQ(on_gpus({"--nproc_per_node", "gpu", "--gpu_ids", "0,1", "p"}), 2U) << "those that the processes may use";
+  EXPECT_EQ(on_gpus({"--nproc_per_node", "gpu", "p"}, "distributed_type: MULTI_GPU\nnum_processes: 8\ngpu_ids: 0,3,5\n"), 3U);
+  EXPECT_EQ(on_gpus({"--nproc_per_node", "gpu", "--gpu_ids", "all", "p"}), 8U);
+  EXPECT_EQ(planned({"--nproc_per_node", "1", "--multi_gpu", "--nnodes", "2", "--master_addr", "a", "p"}, {}, machine_with(1))
+                .workers.size(),
+            1u);
+}
+
 TEST(LaunchConfig, TheCommandLineComesBeforeTheFileAndTheFileBeforeDefaults) {
   const std::string file =
       "distributed_type: MULTI_GPU\nnum_processes: 4\nmixed_precision: fp16\ngpu_ids: 0,1,2,3\nmain_process_port: 5000\ndebug: "

@@ -56,7 +56,7 @@ TEST(BashCompletion, OffersCommands) {
 
 TEST(BashCompletion, OffersEveryFlagOfLaunch) {
   const Bash bash;
-  Words all = {"--help"};
+  Words all = {"--help", "--help-all"};
   for (const auto& flag : launch_flags()) all.push_back(std::string("--") + flag.name);
   std::sort(all.begin(), all.end());
   EXPECT_EQ(bash.offers({"accelerate", "launch", "--"}), all);
@@ -94,6 +94,15 @@ TEST(BashCompletion, OffersFilesForTheProgramAndBehindIt) {
   EXPECT_EQ(bash.offers({"accelerate", "env", ""}), Words{});
 }
 
+TEST(BashCompletion, OffersFlagsBehindAnOperandToo) {
+  const Bash bash;
+  EXPECT_EQ(bash.offers({"accelerate", "inspect", "./train", "--j"}), (Words{"--json"}));
+  EXPECT_EQ(bash.offers({"accelerate", "estimate-memory", "data", "--dtypes", "b"}), (Words{"bfloat16"}));
+  EXPECT_EQ(bash.offers({"accelerate", "merge-weights", "data", "m"}), (Words{"mine.yaml"})) << "it takes a second one";
+  EXPECT_EQ(bash.offers({"accelerate", "inspect", "./train", ""}), Words{}) << "it takes one";
+  EXPECT_EQ(bash.offers({"accelerate", "completion", "bash", ""}), Words{});
+}
+
 TEST(BashCompletion, KnowsTheProgramsThatAreOneCommand) {
   const Bash bash;
   EXPECT_EQ(bash.offers({"accelerate-launch", "--num_p"}), (Words{"--num_processes"}));
@@ -107,7 +116,7 @@ TEST(BashCompletion, WhatIsOfferedIsWhatTheHelpLists) {
     Words line = {"accelerate"}, asked = {ACCELERATE_CLI};
     for (auto* words : {&line, &asked}) words->insert(words->end(), command.begin(), command.end());
     line.emplace_back("--");
-    asked.emplace_back("--help");
+    asked.emplace_back(command.front() == "launch" ? "--help-all" : "--help");
     const std::string help = run_program(asked).output;
     for (const auto& flag : bash.offers(line)) {
       EXPECT_NE(help.find(" " + flag), std::string::npos) << command.back() << " " << flag;
@@ -134,6 +143,13 @@ TEST(ZshCompletion, IsAScriptOfAllCommandsAndFlags) {
   for (const auto& flag : launch_flags()) {
     EXPECT_NE(script.output.find(std::string("'*--") + flag.name), std::string::npos) << flag.name;
   }
+}
+
+TEST(ZshCompletion, OnlyLaunchOffersNoFlagsBehindAnOperand) {
+  const std::string script = run_program({ACCELERATE_CLI, "completion", "zsh"}).output;
+  EXPECT_EQ(RunningProgram::occurrences(script, "_arguments -A '-*'"), 1);
+  EXPECT_NE(script.find("_accelerate_launch() {\n  _arguments -A '-*'"), std::string::npos);
+  EXPECT_NE(script.find("_accelerate_inspect() {\n  _arguments \\\n"), std::string::npos);
 }
 
 // Few machines have a zsh. Where there is one it must like the script.

@@ -173,6 +173,42 @@ TEST(Supervisor, WhatWorkersStartedEndsWithALauncherThatIsKilled) {
   for (pid_t pid : gone) wait_until("the end of a process", [pid] { return has_ended(pid); });
 }
 
+// Everything that a worker may start and that leaves its group: its own child, a child of its child, and a daemon.
+constexpr const char* kLeavers =
+    "timeout 1000 sh -c 'echo left $$; exec sleep 1000' & setsid sh -c 'echo left $$; exec sleep 1000' & "
+    "(setsid sh -c 'echo left $$; trap \"\" TERM HUP; sleep 1000 & echo left $!; wait' &); echo worker $$; wait";
+
+TEST(Supervisor, WhatHasLeftItsWorkersGroupEndsWithALauncherThatIsKilledAndNothingElse) {
+  RunningProgram bystander({"sleep", "1000"});
+  RunningProgram other(launch(1, kLeavers));
+  RunningProgram program(launch(2, kLeavers));
+  program.wait_for_output("left", 8);
+  other.wait_for_output("left", 4);
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait().exit_code, 128 + SIGKILL);
+  for (pid_t pid : pids_after("left", program.output()))
+    wait_until(
+        "the end of a process", [pid] { return has_ended(pid); }, 20s);
+  EXPECT_FALSE(has_ended(bystander.pid()));
+  for (pid_t pid : pids_after("left", other.output())) EXPECT_FALSE(has_ended(pid)) << "of another launch";
+  other.signal(SIGKILL);
+  for (pid_t pid : pids_after("left", other.output()))
+    wait_until(
+        "the end of a process", [pid] { return has_ended(pid); }, 20s);
+}
+
+TEST(Supervisor, ALaunchInsideOfALaunchEndsWithTheOuterOne) {
+  const std::string inner =
+      "exec " ACCELERATE_CLI " launch --cpu --num_processes 1 sh -c \"setsid sh -c 'echo left \\$\\$; exec sleep 1000' & wait\"";
+  RunningProgram program(launch(1, inner));
+  program.wait_for_output("left");
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.wait().exit_code, 128 + SIGKILL);
+  for (pid_t pid : pids_after("left", program.output()))
+    wait_until(
+        "the end of a process", [pid] { return has_ended(pid); }, 20s);
+}
+
 TEST(Supervisor, ALauncherWhoseKeeperWasKilledGoesOn) {
   const Folder folder;
   const std::string go = folder / "go";

@@ -134,34 +134,81 @@ TEST(LaunchFlags, WhatIsWrongIsNamed) {
   EXPECT_NE(refusal_of({"-x"}).find("no flag -x"), std::string::npos);
 }
 
-TEST(LaunchFlags, HelpAloneShowsEveryFlagOnce) {
+// Whether a help text has an entry for the flag.
+bool explains(const std::string& help, const std::string& flag) {
+  const auto at = [&](const std::string& end) {
+    return help.find("  --" + flag + end) != std::string::npos || help.find(", --" + flag + end) != std::string::npos;
+  };
+  return at(" ") || at("\n");
+}
+
+TEST(LaunchFlags, TheWholeHelpExplainsEveryFlag) {
+  const std::string help = launch_help({.all = true});
+  for (const LaunchFlag& flag : launch_flags()) EXPECT_TRUE(explains(help, flag.name)) << flag.name;
+  EXPECT_EQ(help.find("shows all"), std::string::npos);
+}
+
+TEST(LaunchFlags, HelpAloneLeavesOutWhatOnlyPythonProgramsUnderstandAndSaysWhereThatIs) {
   const std::string help = launch_help({});
-  for (const LaunchFlag& flag : launch_flags()) {
-    const std::string name = "--" + std::string(flag.name);
-    const auto at = [&](const std::string& end) {
-      return help.find("  " + name + end) != std::string::npos || help.find(", " + name + end) != std::string::npos;
-    };
-    EXPECT_TRUE(at(" ") || at("\n")) << flag.name;
-  }
-  EXPECT_EQ(help.find("alone shows all"), std::string::npos);
+  for (const char* name : {"num_processes", "cpu", "multi_gpu", "mixed_precision", "machine_rank", "tee", "max_restarts"})
+    EXPECT_TRUE(explains(help, name)) << name;
+  for (const char* name : {"use_deepspeed", "zero_stage", "dynamo_mode", "fsdp_version", "megatron_lm_tp_degree", "fp8_format",
+                           "tpu", "aws_access_key_id", "rdzv_conf", "nproc_per_node"})
+    EXPECT_FALSE(explains(help, name)) << name;
+  EXPECT_NE(help.find("accelerate launch --help-all"), std::string::npos);
+  EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 70) << "it fits on a screen or two";
 }
 
 TEST(LaunchFlags, HelpBesideOtherFlagsShowsWhatMattersToThem) {
-  std::vector<std::string> flags;
-  ASSERT_TRUE(asks_for_help({"--use_fsdp", "--num_processes", "2", "-h", "program", "--use_deepspeed"}, flags));
-  EXPECT_EQ(flags, (std::vector<std::string>{"use_fsdp", "num_processes"}));
-  const std::string help = launch_help(flags);
-  EXPECT_NE(help.find("\nFSDP:"), std::string::npos);
+  const auto asked = asked_help({"--use_fsdp", "--num_processes", "2", "-h", "program", "--use_deepspeed"});
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->flags, (std::vector<std::string>{"use_fsdp", "num_processes"}));
+  const std::string help = launch_help(*asked);
+  EXPECT_NE(help.find("\nFSDP (Python programs):"), std::string::npos);
   EXPECT_NE(help.find("--fsdp_version"), std::string::npos);
   EXPECT_EQ(help.find("--zero_stage"), std::string::npos);
   EXPECT_EQ(help.find("--megatron_lm_tp_degree"), std::string::npos);
-  EXPECT_NE(help.find("alone shows all"), std::string::npos);
+  EXPECT_NE(help.find("--help-all` shows all"), std::string::npos);
+}
+
+TEST(LaunchFlags, HelpIsFoundBehindLettersThatTakeAValue) {
+  EXPECT_TRUE(asked_help({"-n", "2", "--help"}));
+  EXPECT_TRUE(asked_help({"-np", "2", "-t", "3", "--help"}));
+  for (const char* word : {"--help-all", "--help_all"}) EXPECT_TRUE(asked_help({"-q", word})->all);
+}
+
+TEST(LaunchFlags, NamesOfTorchrunAndMpirunAreUnderstood) {
+  const LaunchArguments read = parse_launch_arguments({"--nnodes=2", "--node-rank", "1", "--master_addr", "host", "--master-port",
+                                                       "29501", "--nproc-per-node=4", "--standalone", "train"});
+  EXPECT_EQ(read.values["num_machines"], 2);
+  EXPECT_EQ(read.values["machine_rank"], 1);
+  EXPECT_EQ(read.values["main_process_ip"], "host");
+  EXPECT_EQ(read.values["main_process_port"], 29501);
+  EXPECT_EQ(read.command, std::vector<std::string>{"train"});
+  for (const std::vector<std::string>& line :
+       std::vector<std::vector<std::string>>{{"-n", "3", "x"}, {"-n3", "x"}, {"-np", "3", "x"}, {"--np", "3", "x"}}) {
+    EXPECT_EQ(parse_launch_arguments(line).values["num_processes"], 3) << line.front();
+  }
+  EXPECT_NE(refusal_of({"--nnodes", "1:4"}).find("--nnodes is '1:4'; give one whole number"), std::string::npos);
+}
+
+TEST(LaunchFlags, NamesOfOtherLaunchersThatAreNotTakenSayWhatToGiveInstead) {
+  EXPECT_NE(refusal_of({"--rdzv-endpoint=a:1"}).find("meet at --main_process_ip"), std::string::npos);
+  EXPECT_NE(refusal_of({"--num_gpus", "2"}).find("--num_processes"), std::string::npos);
+  EXPECT_NE(refusal_of({"-r", "3"}).find("--log_dir"), std::string::npos);
+}
+
+TEST(LaunchFlags, AHintIsGivenOnlyWhenItIsClose) {
+  EXPECT_NE(refusal_of({"--num_proceses", "2"}).find("The closest is --num_processes;"), std::string::npos);
+  EXPECT_NE(refusal_of({"--mixed", "no"}).find("The closest is --mixed_precision;"), std::string::npos);
+  for (const char* far : {"--batch_size", "--epochs", "--lr", "-x", "--no_such_flag"})
+    EXPECT_EQ(refusal_of({far}).find("closest"), std::string::npos) << refusal_of({far});
 }
 
 TEST(LaunchFlags, HelpThatTheProgramIsAskedForIsNotOurs) {
-  std::vector<std::string> flags;
-  EXPECT_FALSE(asks_for_help({"--cpu", "program", "--help"}, flags));
-  EXPECT_FALSE(asks_for_help({"--role", "-h", "program"}, flags));
+  EXPECT_FALSE(asked_help({"--cpu", "program", "--help"}));
+  EXPECT_FALSE(asked_help({"--role", "-h", "program"}));
+  EXPECT_FALSE(asked_help({"-n", "2", "program", "--help-all"}));
 }
 
 }  // namespace

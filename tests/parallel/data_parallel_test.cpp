@@ -248,6 +248,32 @@ TEST_F(TogetherDataParallel, SharedParametersAreExchangedOnceAndFrozenOnesNever)
   }
 }
 
+/// One parameter and nothing else.
+struct LoneWeight : torch::nn::Module {
+  explicit LoneWeight(const at::Tensor& tensor) : weight(register_parameter("weight", tensor)) {}
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(weight); }
+  at::Tensor weight;
+};
+
+TEST_F(TogetherDataParallel, AWeightMayLieInMemoryOtherwiseThanOnOtherRanks) {
+  const at::Tensor numbers = torch::arange(6, torch::kFloat);
+  const bool transposed = rank() == 0;
+  auto net = std::make_shared<LoneWeight>(transposed ? numbers.view({3, 2}).t() : torch::zeros({2, 3}));
+  EXPECT_EQ(net->weight.is_contiguous(), !transposed);
+  accelerator().prepare(net);
+  EXPECT_TRUE(net->weight.equal(numbers.view({3, 2}).t())) << net->weight;
+}
+
+TEST_F(TogetherDataParallel, ALoneBufferMayBeOfADtypeThatTheBackendDoesNotKnow) {
+  struct LoneBuffer : torch::nn::Module {
+    explicit LoneBuffer(int number) : buffer(register_buffer("buffer", torch::full({3}, number, torch::kShort))) {}
+    at::Tensor buffer;
+  };
+  auto net = std::make_shared<LoneBuffer>(5 + rank());
+  accelerator().prepare_model(net);
+  EXPECT_TRUE(net->buffer.equal(torch::full({3}, 5, torch::kShort))) << net->buffer;
+}
+
 TEST_F(TogetherDataParallel, ModelsThatDifferAreNamed) {
   if (world() == 1) return;
   const auto message_of = [](const auto& prepare) -> std::string {

@@ -117,6 +117,23 @@ int main_throws() {
   return 0;
 }
 
+/// Process 1 fails by itself and takes its time to end. The others lose it, catch the error and return a code at once.
+int the_cause_ends_last() {
+  try {
+    Accelerator accelerator({.timeout = std::chrono::seconds(20)});
+    accelerator.wait_for_everyone();
+    if (accelerator.process_index() == 1) throw std::runtime_error("disk full");
+    accelerator.gather(torch::ones({2}));
+  } catch (const accelerate::DistributedError&) {
+    return 1;
+  } catch (const std::runtime_error& error) {
+    say(error.what());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    return 7;
+  }
+  return 0;
+}
+
 /// The first process of machine 0 keeps its scope until it is told to go on; machine 1 must not care.
 int per_machine() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
@@ -208,6 +225,7 @@ int main_with(const std::string& what) {
                                                            {"a_peer_never_calls", a_peer_never_calls},
                                                            {"disagree", disagree},
                                                            {"main_throws", main_throws},
+                                                           {"the_cause_ends_last", the_cause_ends_last},
                                                            {"in_order", in_order},
                                                            {"per_machine", per_machine},
                                                            {"notebook_exception", notebook_exception},

@@ -228,6 +228,13 @@ TEST(Failing, ALostPeerIsToldByEveryoneAndTheGroupStaysUnusable) {
   }
 }
 
+TEST(Failing, TheRankThatIsTheCauseIsBlamedAlsoWhenOthersCaughtTheirErrorAndEndedBefore) {
+  const auto result = launch(3, {ACCELERATE_PROBE, "the_cause_ends_last"});
+  EXPECT_EQ(result.exit_code, 7) << result.output << result.errors;
+  EXPECT_EQ(count(result.errors, "accelerate launch: rank "), 1) << result.errors;
+  EXPECT_EQ(count(result.errors, "rank 1 failed with exit code 7"), 1) << result.errors;
+}
+
 TEST(Failing, APeerThatNeverCallsIsToldAfterTheTimeout) {
   const auto result = launch(2, {ACCELERATE_PROBE, "a_peer_never_calls"});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;

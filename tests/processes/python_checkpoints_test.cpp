@@ -60,11 +60,13 @@ class CheckpointExchange : public ::testing::Test {
     return found;
   }
 
+  /// Of 27 kinds: three steps on each process, what the first one counted, and its learning rate.
+  static size_t figures_of(int processes) { return 27 * (3 * static_cast<size_t>(processes) + 2); }
+
   /// All that the second run told, the first one has told as well.
   static void expect_continued(const ProgramResult& whole, const ProgramResult& continued, int processes) {
     const auto expected = figures(whole.output), got = figures(continued.output);
-    // Eight kinds; three steps on each process, and what the first one counted.
-    EXPECT_EQ(got.size(), 8U * (3U * static_cast<unsigned>(processes) + 1U)) << continued.output << continued.errors;
+    EXPECT_EQ(got.size(), figures_of(processes)) << continued.output << continued.errors;
     for (const auto& [name, figure] : got) {
       const auto other = expected.find(name);
       ASSERT_NE(other, expected.end()) << name;
@@ -86,7 +88,7 @@ TEST_F(CheckpointExchange, WhatPythonSavedGoesOnHere) {
   // What two processes saved, on one and on three: other rows, so other losses, of as many steps and from the same sums.
   for (const int processes : {1, 3}) {
     const auto got = figures(peer(false, processes, "load").output);
-    EXPECT_EQ(got.size(), 8U * (3U * static_cast<unsigned>(processes) + 1U));
+    EXPECT_EQ(got.size(), figures_of(processes));
   }
 }
 

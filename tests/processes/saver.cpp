@@ -1,6 +1,8 @@
 // Runs that save: killed at chosen instants of a save, out of luck in other ways, or left alone.
 #include <accelerate/accelerate.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -9,7 +11,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstdarg>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -50,33 +55,78 @@ void count_operation() {
   if (operations_left >= 0 && operations_left-- == 0) die();
 }
 
+/// One call that the system refuses, of those that a save or a load makes.
+struct Refusal {
+  /// Calls of this process until it comes; below 0: none does.
+  std::atomic<int> calls_left = -1;
+  std::atomic<int> reason = EIO;
+  std::atomic<bool> came = false;
+
+  bool comes() {
+    if (calls_left < 0 || calls_left-- != 0) return false;
+    came = true;
+    errno = reason;
+    return true;
+  }
+} refusal;
+
+/// As on NFS.
+std::atomic<bool> no_exchange = std::getenv("ACCELERATE_TEST_NO_EXCHANGE") != nullptr;
+/// This many threads can still be made; below 0: any number.
+std::atomic<int> threads_left = -1;
+std::atomic<int> synced_files = 0;
+
 }  // namespace
 
 // What a save asks of the file system, one by one, in place of the functions of the C library.
 extern "C" {
 int fsync(int file) {
   count_operation();
-  return static_cast<int>(::syscall(SYS_fsync, file));
+  ++synced_files;
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_fsync, file));
 }
 int rename(const char* from, const char* to) noexcept {
   count_operation();
-  return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 }
 int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+  if (no_exchange && flags == RENAME_EXCHANGE) {
+    errno = EINVAL;
+    return -1;
+  }
   count_operation();
-  return static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_renameat2, from_at, from, to_at, to, flags));
 }
 int linkat(int from_at, const char* from, int to_at, const char* to, int flags) noexcept {
   count_operation();
-  return static_cast<int>(::syscall(SYS_linkat, from_at, from, to_at, to, flags));
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_linkat, from_at, from, to_at, to, flags));
 }
 int mkdir(const char* name, mode_t mode) noexcept {
   count_operation();
-  return static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_mkdirat, AT_FDCWD, name, mode));
 }
 int unlinkat(int at, const char* name, int flags) noexcept {
   count_operation();
-  return static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_unlinkat, at, name, flags));
+}
+int open(const char* name, int flags, ...) {
+  va_list more;
+  va_start(more, flags);
+  const mode_t mode = (flags & O_CREAT) != 0 ? va_arg(more, mode_t) : 0;
+  va_end(more);
+  return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_openat, AT_FDCWD, name, flags, mode));
+}
+ssize_t write(int file, const void* bytes, size_t size) {
+  return file > 2 && refusal.comes() ? -1 : ::syscall(SYS_write, file, bytes, size);
+}
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) noexcept {
+  if (threads_left >= 0 && threads_left-- <= 0) {
+    threads_left = 0;
+    return EAGAIN;
+  }
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return create(thread, attributes, body, argument);
 }
 }
 
@@ -237,22 +287,25 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error(what);
 }
 
-/// Automatic names: whatever is seen is whole, and the newest is the old one or the new one.
-void every_instant_of_a_numbered_save() {
-  Accelerator accelerator({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+/// Automatic names: whatever is seen is whole, and the newest is the old one or the new one. With `iteration`: always that one.
+void every_instant_of_a_numbered_save(std::optional<int64_t> iteration) {
+  const accelerate::ProjectConfiguration project = {
+      .project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1, .iteration = iteration};
+  Accelerator accelerator({.project = project});
   torch::nn::Linear net(4, 4);
   accelerator.prepare(net);
   Number number{.value = 1};
   accelerator.register_for_checkpointing(number);
-  accelerator.save_state();
-  int64_t newest = 1;
+  int64_t newest = 0;
   const auto save = [&] {
     number.value = newest + 1;
-    Accelerator next({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+    Accelerator next({.project = project});
     next.prepare(net);
     next.register_for_checkpointing(number);
     next.save_state();
   };
+  save();
+  newest = 1;
   die_at_every_instant("numbered", save, [&] {
     load_all(accelerator);
     require(accelerator.load_state().has_value(), "there is none");
@@ -383,6 +436,214 @@ void machines_of_their_own() {
   say(heard(accelerator, [&] { accelerator.load_state(); }));
 }
 
+// --- Refusals -------------------------------------------------------------------------------------------------------------
+
+/// A save into a folder that also has notes of the user's, or among numbered ones.
+class Scene {
+ public:
+  Scene(std::string project, bool numbered, bool async) : project_(std::move(project)), numbered_(numbered), async_(async) {
+    begin();
+    save();
+    durable_ = number_.value;
+    if (!numbered_ && run_->is_main_process()) std::ofstream(own_folder() + "/notes.txt") << "mine";
+    run_->wait_for_everyone();
+  }
+
+  /// Returns whether it was said to have gone well.
+  bool try_to_save() {
+    number_.value = ++attempted_;
+    try {
+      save();
+      durable_ = attempted_;
+      return true;
+    } catch (const accelerate::CheckpointError& error) {
+      require(*error.what() != 0, "an error without a word");
+      return false;
+    }
+  }
+
+  /// What was durable, or what was attempted since, is there, with everything else.
+  void check(bool by_another_run) {
+    if (by_another_run) begin();
+    number_.value = -1;
+    if (numbered_) {
+      require(run_->load_state().has_value(), "there is no checkpoint");
+    } else {
+      run_->load_state(own_folder());
+      require(std::filesystem::exists(own_folder() + "/notes.txt"), "the notes are gone");
+    }
+    require(number_.value >= durable_ && number_.value <= attempted_,
+            "the checkpoint holds " + std::to_string(number_.value) + " and not " + std::to_string(durable_));
+    durable_ = number_.value;
+  }
+  /// Somebody else has tried to save.
+  void allow_attempt() { ++attempted_; }
+  Accelerator& run() { return *run_; }
+
+ private:
+  std::string own_folder() const { return project_ + "/same"; }
+  void begin() {
+    run_.reset();
+    run_ = std::make_unique<Accelerator>(accelerate::AcceleratorOptions{
+        .project = {.project_dir = project_, .automatic_checkpoint_naming = numbered_, .total_limit = 1},
+        .timeout = std::chrono::seconds(40)});
+    run_->prepare(net_);
+    run_->register_for_checkpointing(number_);
+  }
+  void save() {
+    run_->save_state(numbered_ ? "" : own_folder(), {.async = async_});
+    if (async_) run_->end_training();
+  }
+
+  const std::string project_;
+  const bool numbered_, async_;
+  torch::nn::Linear net_{4, 4};
+  Number number_;
+  int64_t durable_ = 0, attempted_ = 0;
+  std::unique_ptr<Accelerator> run_;
+};
+
+/// Every call of a save is refused once, then of the load after it.
+void every_refusal() {
+  for (const bool numbered : {false, true}) {
+    for (const bool exchanges : {true, false}) {
+      no_exchange = !exchanges;
+      Scene scene(folder + "/" + std::to_string(numbered) + std::to_string(exchanges), numbered, /*async=*/false);
+      int refusals = 0;
+      for (bool came = true; came; ++refusals) {
+        refusal.came = false;
+        refusal.calls_left = refusals;
+        const bool saved = scene.try_to_save();
+        refusal.calls_left = -1;
+        came = refusal.came;
+        require(came || saved, "nothing was refused, and it failed");
+        scene.check(/*by_another_run=*/refusals % 3 == 0);
+      }
+      say("refusals: " + std::string(refusals > 20 ? "many" : "few"));
+    }
+  }
+}
+
+/// Kills, refusals and threads that cannot be had, at random instants of all kinds of saves.
+void random_scenes() {
+  const int count = number_from("ACCELERATE_TEST_SCENES", 20), seed = number_from("ACCELERATE_TEST_SEED", 0);
+  const bool alone = number_from("WORLD_SIZE", 1) == 1;
+  int troubles = 0;
+  for (int i = 0; i < count; ++i) {
+    std::mt19937 random(static_cast<unsigned>(seed * 100'000 + i));
+    const auto one_of = [&](unsigned options) { return static_cast<int>(random() % options); };
+    const bool numbered = one_of(2) == 0, async = one_of(2) == 0;
+    const int reasons[] = {EIO, ENOSPC, EMFILE, EACCES, ESTALE};
+    no_exchange = one_of(2) == 0;
+    const std::string project = folder + "/" + std::to_string(i);
+    Scene scene(project, numbered, async);
+    for (int save = 0; save < 3; ++save) {
+      const int kind = one_of(alone ? 4 : 3), when = one_of(60), reason = reasons[one_of(5)], who = one_of(3);
+      const bool mine = alone || scene.run().process_index() == who % scene.run().num_processes();
+      if (kind == 3) {
+        // What dies is a copy of this process, without its threads, which may save where this one has ended.
+        scene.run().end_training();
+        const pid_t copy = ::fork();
+        if (copy == 0) {
+          doomed = {::getpid()};
+          operations_left = when;
+          scene.try_to_save();
+          ::_exit(0);
+        }
+        int status = 0;
+        ::waitpid(copy, &status, 0);
+        scene.allow_attempt();
+        troubles += WIFSIGNALED(status);
+      } else if (kind != 0 && mine) {
+        refusal.came = false;
+        refusal.reason = reason;
+        if (kind == 1) refusal.calls_left = when;
+        if (kind == 2) threads_left = when % 3;
+      }
+      if (kind != 3) {
+        troubles += !scene.try_to_save();
+        refusal.calls_left = threads_left = -1;
+      }
+      scene.check(/*by_another_run=*/one_of(2) == 0);
+    }
+    if (scene.run().is_main_process()) std::filesystem::remove_all(project);
+    scene.run().wait_for_everyone();
+  }
+  say(troubles > 0 ? "nothing lost" : "nothing happened");
+}
+
+/// The last rank has no thread to save with.
+void no_thread_for_a_save() {
+  Saved run;
+  if (run.accelerator.is_last_process()) threads_left = 0;
+  say(heard(run.accelerator, [&] { run.accelerator.save_state(folder + "/saved", {.async = true}); }));
+  threads_left = -1;
+  say(heard(run.accelerator, [&] {
+    run.accelerator.save_state(folder + "/saved", {.async = true});
+    run.accelerator.end_training();
+  }));
+}
+
+void hook_files_are_durable() {
+  Saved run;
+  const auto syncs_of_a_save = [&] {
+    const int before = synced_files;
+    run.accelerator.save_state(folder + "/saved");
+    return synced_files - before;
+  };
+  const int plain = syncs_of_a_save();
+  run.accelerator.register_save_state_pre_hook([](auto&&, auto&&, const std::string& aside) {
+    std::filesystem::create_directory(aside + "/below");
+    std::ofstream(aside + "/mine") << "1";
+    std::ofstream(aside + "/below/mine") << "2";
+  });
+  say("more: " + std::to_string(syncs_of_a_save() - plain));  // two files and a folder
+}
+
+// --- Several runs in one place --------------------------------------------------------------------------------------------
+
+std::unique_ptr<Accelerator> run_in_project() {
+  return std::make_unique<Accelerator>(
+      accelerate::AcceleratorOptions{.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+}
+
+void saves_and_waits() {
+  const auto run = run_in_project();
+  run->save_state();
+  say("saved by " + std::to_string(::getpid()));
+  ::pause();
+}
+
+void saves_once() {
+  const auto run = run_in_project();
+  say(heard(*run, [&] { run->save_state(); }));
+}
+
+void saves_many() {
+  const auto run = run_in_project();
+  torch::nn::Linear net(4, 4);
+  run->prepare(net);
+  for (int i = 0; i < 150; ++i) run->save_state();
+}
+
+/// Until the newest is the last one of saves_many.
+void reads_many() {
+  const auto run = run_in_project();
+  torch::nn::Linear net(4, 4);
+  run->prepare(net);
+  for (std::string newest; newest != "checkpoint_149";) {
+    try {
+      if (const auto found = run->load_state()) newest = found->filename().string();
+    } catch (const accelerate::CheckpointError& error) {
+      // One that was removed after it was chosen.
+      const std::string text = error.what();
+      require(text.find("removed while it was read") != std::string::npos || text.find("No such file") != std::string::npos,
+              text);
+    }
+  }
+  say("read all");
+}
+
 /// As somebody who may not write there. Training goes on, and what may be written is.
 void may_not_write() {
   Saved run;
@@ -401,15 +662,25 @@ void may_not_write() {
 
 int main(int, char** argv) {
   folder = argv[2];
-  return accelerate::testing::run_scene(argv[1], {{"train", [] { train(false); }},
-                                                  {"train_async", [] { train(true); }},
-                                                  {"dies_in_save", dies_in_save},
-                                                  {"dies_in_async_save", dies_in_async_save},
-                                                  {"leaves_while_saving", leaves_while_saving},
-                                                  {"throws_while_saving", throws_while_saving},
-                                                  {"machines_of_their_own", machines_of_their_own},
-                                                  {"every_instant_of_a_numbered_save", every_instant_of_a_numbered_save},
-                                                  {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
-                                                  {"every_instant_of_save_model", every_instant_of_save_model},
-                                                  {"may_not_write", may_not_write}});
+  return accelerate::testing::run_scene(argv[1],
+                                        {{"train", [] { train(false); }},
+                                         {"train_async", [] { train(true); }},
+                                         {"dies_in_save", dies_in_save},
+                                         {"dies_in_async_save", dies_in_async_save},
+                                         {"leaves_while_saving", leaves_while_saving},
+                                         {"throws_while_saving", throws_while_saving},
+                                         {"machines_of_their_own", machines_of_their_own},
+                                         {"every_instant_of_a_numbered_save", [] { every_instant_of_a_numbered_save({}); }},
+                                         {"every_instant_of_the_same_number", [] { every_instant_of_a_numbered_save(3); }},
+                                         {"every_instant_of_a_replacing_save", every_instant_of_a_replacing_save},
+                                         {"every_instant_of_save_model", every_instant_of_save_model},
+                                         {"may_not_write", may_not_write},
+                                         {"every_refusal", every_refusal},
+                                         {"random_scenes", random_scenes},
+                                         {"no_thread_for_a_save", no_thread_for_a_save},
+                                         {"hook_files_are_durable", hook_files_are_durable},
+                                         {"saves_and_waits", saves_and_waits},
+                                         {"saves_once", saves_once},
+                                         {"saves_many", saves_many},
+                                         {"reads_many", reads_many}});
 }

@@ -118,13 +118,21 @@ TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
   for (auto& player : players) player.join();
 }
 
+ProgramResult play(const std::string& scene, const Place& place, Variables variables = {}) {
+  variables["ACCELERATE_USE_CPU"] = "true";
+  variables["OMP_NUM_THREADS"] = "1";
+  return run_program({ACCELERATE_SAVER, scene, place.path()}, {.environment = variables, .limit = kPatience});
+}
+
 TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
-  for (const std::string scene :
-       {"every_instant_of_a_numbered_save", "every_instant_of_a_replacing_save", "every_instant_of_save_model"}) {
+  for (const auto& [scene, exchanges] :
+       std::initializer_list<std::pair<std::string, bool>>{{"every_instant_of_a_numbered_save", true},
+                                                           {"every_instant_of_a_replacing_save", true},
+                                                           {"every_instant_of_save_model", true},
+                                                           {"every_instant_of_the_same_number", false},
+                                                           {"every_instant_of_a_replacing_save", false}}) {
     const Place place;
-    const auto result =
-        run_program({ACCELERATE_SAVER, scene, place.path()},
-                    {.environment = {{"ACCELERATE_USE_CPU", "true"}, {"OMP_NUM_THREADS", "1"}}, .limit = kPatience});
+    const auto result = play(scene, place, exchanges ? Variables{} : Variables{{"ACCELERATE_TEST_NO_EXCHANGE", "1"}});
     EXPECT_EQ(result.exit_code, 0) << scene << ": " << result.output << result.errors;
     EXPECT_NE(result.output.find(": many instants\n"), std::string::npos) << scene << ": " << result.output << result.errors;
     EXPECT_EQ(result.errors, "") << scene;
@@ -195,18 +203,87 @@ TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
   for (size_t i = 0; i < results.size(); ++i) {
     const auto count = [&](const std::string& text) { return RunningProgram::occurrences(results[i].output, text); };
     const std::string all = results[i].output + results[i].errors;
-    EXPECT_EQ(
-        count("heard: save_state: process 0: Cannot make the folder " + place.path() + "/closed/.saved.unfinished: Permission"),
-        2)
+    EXPECT_EQ(count("heard: save_state: process 0: Cannot make " + place.path() + "/closed/.saved.unfinished.lock: Permission"),
+              2)
         << all;
     EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/model.safetensors: Permission denied."), 1) << all;
     EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/a.safetensors: Permission denied."), 1) << all;
-    EXPECT_EQ(count("heard: load_state: process 0: " + place.path() + "/unreadable cannot be used: "), 1) << all;
+    EXPECT_EQ(count("heard: load_state: process 0: Cannot look for " + place.path() + "/unreadable/"), 1) << all;
     EXPECT_EQ(count("Cannot look for checkpoints in " + place.path() + "/hidden/checkpoints: Permission denied."), 1) << all;
     EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
   }
   EXPECT_EQ(place.entries("open"), std::set<std::string>{"saved"});
   EXPECT_TRUE(place.entries("closed").empty());
+}
+
+// --- Refusals, and several runs in one place --------------------------------------------------------------------------------
+
+TEST(Saver, WhateverTheSystemRefusesNothingIsLost) {
+  const Place place;
+  const auto result = play("every_refusal", place);
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "refusals: many"), 4) << result.output << result.errors;
+}
+
+TEST(Saver, RandomScenesLoseNothing) {
+  const char* wanted = std::getenv("ACCELERATE_TEST_SCENES");
+  const int scenes = (wanted ? std::atoi(wanted) : 30) / 3;  // of one process, of two and of three
+  const Place alone;
+  const auto result = play("random_scenes", alone, {{"ACCELERATE_TEST_SCENES", std::to_string(scenes)}});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(result.output, "nothing lost\n") << result.errors;
+  constexpr int kAtOnce = 10;
+  for (int seed = 0; seed * kAtOnce < scenes; ++seed) {
+    for (const int processes : {2, 3}) {
+      const Place place;
+      const Variables variables = {{"ACCELERATE_TEST_SCENES", std::to_string(kAtOnce)},
+                                   {"ACCELERATE_TEST_SEED", std::to_string(seed)}};
+      for (const auto& rank : start_ranks({ACCELERATE_SAVER, "random_scenes", place.path()}, processes, variables)) {
+        const auto said = rank->wait();
+        EXPECT_EQ(said.exit_code, 0) << processes << " processes, seed " << seed << said.output << said.errors;
+        EXPECT_EQ(said.output, "nothing lost\n") << processes << " processes, seed " << seed << said.errors;
+      }
+    }
+  }
+}
+
+TEST(Saver, ARankWithoutAThreadForASaveIsNamedByAllAtOnce) {
+  const Place place;
+  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "no_thread_for_a_save", place.path()}, 3)) {
+    const auto result = rank->wait();
+    EXPECT_NE(result.output.find("heard: save_state: process 2: "), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(result.output.find("heard nothing\n"), std::string::npos) << result.output << result.errors;
+    EXPECT_LT(result.seconds, 40);
+  }
+  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
+}
+
+TEST(Saver, FilesOfHooksAreDurable) {
+  const Place place;
+  EXPECT_EQ(play("hook_files_are_durable", place).output, "more: 3\n");
+}
+
+TEST(Saver, ASecondRunInOneProjectIsRefusedUntilTheFirstHasEnded) {
+  const Place place;
+  RunningProgram first({ACCELERATE_SAVER, "saves_and_waits", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  first.wait_for_output("saved by ");
+  const auto refused = play("saves_once", place).output;
+  EXPECT_NE(refused.find("process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" saves to " + place.path() + " already"), std::string::npos) << refused;
+  EXPECT_EQ(place.entries("checkpoints"), std::set<std::string>{"checkpoint_0"});
+  first.signal(SIGKILL);
+  first.wait();
+  EXPECT_NE(play("saves_once", place).output.find("heard nothing"), std::string::npos) << "no lock outlives its process";
+  EXPECT_EQ(place.entries(), std::set<std::string>{"checkpoints"});
+}
+
+TEST(Saver, AReaderMayLookWhileARunSavesAndRemoves) {
+  const Place place;
+  RunningProgram writer({ACCELERATE_SAVER, "saves_many", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  const auto reader = play("reads_many", place);
+  EXPECT_EQ(reader.output, "read all\n") << reader.errors;
+  EXPECT_EQ(reader.errors, "");
+  EXPECT_EQ(writer.wait().exit_code, 0);
 }
 
 }  // namespace

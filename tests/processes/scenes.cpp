@@ -1,5 +1,6 @@
 // What goes wrong between processes, each scene by name. The survivors print what they are told.
 #include <accelerate/accelerate.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -40,6 +42,12 @@ void tell(const Accelerator& accelerator, Call call) {
 
 Accelerator patient(const accelerate::DdpOptions& ddp = {}) { return Accelerator({.ddp = ddp, .timeout = 40s}); }
 
+void guided_backward(const Accelerator& accelerator, const torch::Tensor& loss) {
+  accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
+}
+void plain_backward(const Accelerator&, const torch::Tensor& loss) { loss.backward(); }
+using Backward = void (*)(const Accelerator&, const torch::Tensor&);
+
 void killed_in_a_barrier() {
   auto accelerator = patient();
   std::thread killer;
@@ -66,20 +74,141 @@ void throws_early() {
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
 
-void other_shapes() {
-  auto accelerator = patient();
-  accelerator.wait_for_everyone();
-  // The shorter message is taken for whole by its receiver, so a second call is needed to notice.
-  tell(accelerator, [&] {
-    accelerator.gather(torch::ones({3 + accelerator.process_index(), 2}));
-    accelerator.wait_for_everyone();
-  });
+/// What all ranks but the last call, and what that one calls instead.
+struct Difference {
+  const char* name;
+  std::function<void(const Accelerator&)> call, other;
+  /// Who sends need not wait for those that receive, and returns what it had.
+  bool one_sided = false;
+};
+
+template <class Nested>
+std::function<void(const Accelerator&)> gathers(Nested data) {
+  return [data](const Accelerator& accelerator) { accelerator.gather(data); };
 }
 
-void other_calls() {
-  Accelerator accelerator({.timeout = 3s});
-  tell(accelerator,
-       [&] { accelerator.is_main_process() ? void(accelerator.reduce(torch::ones({2}))) : accelerator.wait_for_everyone(); });
+std::function<void(const Accelerator&)> reduces(const torch::Tensor& tensor, accelerate::Reduction reduction) {
+  return [=](const Accelerator& accelerator) { accelerator.reduce(tensor, reduction); };
+}
+
+std::function<void(const Accelerator&)> broadcasts(const torch::Tensor& tensor, bool from_last = false) {
+  return [=](const Accelerator& accelerator) { accelerator.broadcast(tensor, from_last ? accelerator.num_processes() - 1 : 0); };
+}
+
+void meets(const Accelerator& accelerator) { accelerator.wait_for_everyone(); }
+
+std::vector<Difference> differences() {
+  using accelerate::Reduction;
+  const auto ints = torch::ones({2}, torch::kInt), pair = torch::ones({2}), wide = torch::ones({3, 2});
+  const auto gathers_objects = [](const Accelerator& accelerator) { accelerator.gather_object(std::vector{1}); };
+  const auto pads = [&](int64_t dim) {
+    return [wide, dim](const Accelerator& accelerator) { accelerator.pad_across_processes(wide, {.dim = dim}); };
+  };
+  using Named = std::map<std::string, torch::Tensor>;
+  using Several = std::vector<torch::Tensor>;
+  const auto reduces_named = [pair](const char* name) {
+    return [=](const Accelerator& accelerator) { accelerator.reduce(Named{{"a", pair}, {name, pair}}, Reduction::sum); };
+  };
+  const auto pads_named = [pair](const char* name) {
+    return [=](const Accelerator& accelerator) { accelerator.pad_across_processes(Named{{name, pair}}); };
+  };
+  const auto is_first = [](const Accelerator& accelerator) { auto first = accelerator.main_process_first(); };
+  return {{"call", gathers(pair), meets},
+          {"shape", gathers(wide), gathers(torch::ones({4, 2}))},
+          {"order of dimensions", gathers(wide), gathers(torch::ones({2, 3}))},
+          {"dtype of another width", gathers(pair), gathers(pair.to(torch::kDouble))},
+          {"dtype of the same width", reduces(pair, Reduction::sum), reduces(ints, Reduction::sum)},
+          {"operation", reduces(pair, Reduction::sum), reduces(pair, Reduction::max)},
+          {"mean", reduces(pair, Reduction::mean), reduces(pair, Reduction::sum)},
+          {"empty", gathers(torch::ones({0, 2})), gathers(wide)},
+          {"objects", gathers_objects, gathers(pair)},
+          {"dimension", pads(0), pads(1)},
+          {"names", gathers(Named{{"a", pair}, {"b", pair}}), gathers(Named{{"a", pair}, {"c", pair}})},
+          {"names of what is reduced", reduces_named("b"), reduces_named("c")},
+          {"names of what is padded", pads_named("a"), pads_named("b")},
+          {"number of tensors", gathers(Several{pair, pair}), gathers(Several{pair, pair, pair})},
+          {"root", broadcasts(pair), broadcasts(pair, true), true},
+          {"shape of a broadcast", broadcasts(wide), broadcasts(torch::ones({5, 2})), true},
+          {"scope", is_first, meets, true}};
+}
+
+/// Prints what this rank was told. `late`: it comes 100 ms after the others.
+void differ(const Difference& difference, bool late) {
+  const auto accelerator = patient();
+  accelerator.wait_for_everyone();
+  if (late) std::this_thread::sleep_for(100ms);
+  const auto began = std::chrono::steady_clock::now();
+  const std::string who = std::string(difference.name) + " on process " + std::to_string(accelerator.process_index());
+  bool returned = false;
+  try {
+    (accelerator.is_last_process() ? difference.other : difference.call)(accelerator);
+    returned = true;
+    accelerator.wait_for_everyone();
+    say(who + " heard nothing");
+  } catch (const accelerate::DistributedError& error) {
+    say(who + (returned && !difference.one_sided ? " returned, and heard: " : " heard: ") + error.what());
+  }
+  if (std::chrono::steady_clock::now() - began > 10s) say(who + " heard it late");
+}
+
+/// Each difference on a group of its own, in turn with nobody, the first rank and the last rank coming late: two ranks go through
+/// all of that.
+void calls_differ() {
+  const int rank = std::atoi(std::getenv("RANK")), last = std::atoi(std::getenv("WORLD_SIZE")) - 1;
+  int late = -1;
+  for (const auto& difference : differences()) {
+    for (int round = 0; round < (last == 1 ? 3 : 1); ++round) {
+      differ(difference, rank == late);
+      late = late < 0 ? 0 : late == 0 ? last : -1;
+    }
+  }
+}
+
+void shapes_differ_twenty_times() {
+  for (int round = 0; round < 20; ++round) differ(differences().at(1), false);
+}
+
+/// Process 0 reduces its loss and the others do not: the most common mistake of all.
+void reduce_instead_of_backward() {
+  for (const bool late : {false, true}) {
+    for (const bool guided : {false, true}) {
+      auto accelerator = patient();
+      torch::nn::Linear net(4, 2);
+      auto model = accelerator.prepare(net);
+      const bool reduces = accelerator.is_main_process();
+      auto loss = model(torch::ones({3, 4})).sum();
+      if (late == reduces) std::this_thread::sleep_for(100ms);
+      // As many elements as the gradients have: the backend would take the one for the other.
+      tell(accelerator, [&] {
+        if (reduces) {
+          accelerator.reduce(torch::ones({10}));
+        } else {
+          guided ? guided_backward(accelerator, loss) : plain_backward(accelerator, loss);
+        }
+      });
+    }
+  }
+}
+
+/// Between hosts it takes a second or two each time until all have the same story.
+void few_calls_differ() {
+  for (const auto& difference : differences()) {
+    for (const char* name : {"call", "shape"}) {
+      if (difference.name == std::string_view(name)) differ(difference, false);
+    }
+  }
+}
+
+/// The first process passes more scopes than anybody remembers before the last one comes, which is mistaken in call 5.
+void runs_far_ahead() {
+  auto accelerator = patient();
+  if (accelerator.is_last_process()) wait_for_file("warned");
+  tell(accelerator, [&] {
+    for (int i = 1; i <= 3000; ++i) {
+      if (i == 5 && accelerator.is_last_process()) accelerator.wait_for_everyone();
+      auto first = accelerator.main_process_first();
+    }
+  });
 }
 
 /// One rank does not call at all and comes to the next call instead.
@@ -105,15 +234,26 @@ void late() {
   say("process " + std::to_string(accelerator.process_index()) + " went on");
 }
 
+/// Files are read as from a disk that hangs.
+bool disk_hangs = false;
+
+}  // namespace
+
+// In the place of the C library's.
+extern "C" ssize_t pread(int file, void* bytes, size_t size, off_t offset) {
+  if (disk_hangs) wait_for_file("warned");
+  return ::syscall(SYS_pread64, file, bytes, size, offset);
+}
+
+namespace {
+
 void late_while_loading() {
   auto accelerator = patient();
-  // A pipe that nobody writes to: opening it takes for ever, as on a disk that hangs.
   if (accelerator.is_last_process()) {
-    try {
-      accelerate::load_file(folder + "/pipe.safetensors");
-    } catch (const accelerate::CheckpointError&) {
-      // Nothing came out of it.
-    }
+    const std::string file = folder + "/slow.safetensors";
+    accelerate::save_file({{"weight", torch::ones({2})}}, file);
+    disk_hangs = true;
+    accelerate::load_file(file);
   }
   accelerator.gather(torch::ones({2}));
   say("process " + std::to_string(accelerator.process_index()) + " went on");
@@ -178,12 +318,6 @@ void killed_with_a_child() {
   }
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
-
-void guided_backward(const Accelerator& accelerator, const torch::Tensor& loss) {
-  accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
-}
-void plain_backward(const Accelerator&, const torch::Tensor& loss) { loss.backward(); }
-using Backward = void (*)(const Accelerator&, const torch::Tensor&);
 
 /// Process 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
 void killed_in(Backward backward, const accelerate::DdpOptions& ddp = {}) {
@@ -302,8 +436,11 @@ int main(int, char** argv) {
   return accelerate::testing::run_scene(argv[1], {{"killed_in_a_barrier", killed_in_a_barrier},
                                                   {"returns_early", returns_early},
                                                   {"throws_early", throws_early},
-                                                  {"other_shapes", other_shapes},
-                                                  {"other_calls", other_calls},
+                                                  {"calls_differ", calls_differ},
+                                                  {"shapes_differ_twenty_times", shapes_differ_twenty_times},
+                                                  {"reduce_instead_of_backward", reduce_instead_of_backward},
+                                                  {"few_calls_differ", few_calls_differ},
+                                                  {"runs_far_ahead", runs_far_ahead},
                                                   {"skipped_call", skipped_call},
                                                   {"late", late},
                                                   {"stopped", stopped},

@@ -31,7 +31,6 @@ class Scene {
   Scene(const std::string& name, int size, Variables variables = {}, int per_machine = 0) {
     folder_ = (std::filesystem::temp_directory_path() / "accelerate_scene_XXXXXX").string();
     if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    ::mkfifo((folder_ + "/pipe.safetensors").c_str(), 0600);
     ranks_ = accelerate::testing::start_ranks({ACCELERATE_SCENES, name, folder_}, size, variables, per_machine);
   }
   ~Scene() {
@@ -46,6 +45,7 @@ class Scene {
   /// What a rank printed until its end.
   std::string output(int number) { return normalised(rank(number).wait().output); }
   std::string errors(int number) { return normalised(rank(number).wait().errors); }
+  std::string errors_so_far(int number) { return normalised(rank(number).errors()); }
 
  private:
   std::string folder_;
@@ -97,32 +97,136 @@ TEST(Scenes, ARankThatAnExceptionEndedIsNamedAsFailed) {
   EXPECT_EQ(scene.output(1), "left by: on purpose\n");
 }
 
-TEST(Scenes, GathersOfOtherShapesAreNamedAlsoWhenTheBackendEndsAProcess) {
-  Scene scene("other_shapes", 2);
-  // gloo ends the process that receives more than it expects; the other one tells.
-  EXPECT_EQ(scene.rank(0).wait().exit_code, 128 + SIGABRT);
-  const std::string heard = scene.output(1);
-  EXPECT_NE(heard.find("Process 0 is dead. Call 2 is not the same on all processes: gather of float32[3, 2] at scenes.cpp:N on "
-                       "process 0, gather of float32[4, 2] at scenes.cpp:N on process 1. All must make the same calls in the "
-                       "same order, with the same shapes and dtypes.\n"),
-            std::string::npos)
-      << heard;
+/// What a rank of `calls_differ` or its kin was told about each difference, in order.
+std::vector<std::string> stories_of(const std::string& output) {
+  std::vector<std::string> stories;
+  static const std::regex kStory("heard: [^\n]* failed on rank [0-9]+ of [0-9]+: ([^\n]*)\n");
+  for (auto found = std::sregex_iterator(output.begin(), output.end(), kStory); found != std::sregex_iterator(); ++found)
+    stories.push_back((*found)[1]);
+  return stories;
 }
 
-TEST(Scenes, DifferentCallsAreNamedAtTheFirstAlarmAndAtTheTimeout) {
-  Scene scene("other_calls", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
+struct Mismatch {
+  const char *call, *other;
+};
+/// As `differences` in scenes.cpp has them; LAST is the rank that differs.
+const std::vector<Mismatch> kMismatches = {
+    {"gather of float32[2]", "wait_for_everyone"},
+    {"gather of float32[3, 2]", "gather of float32[4, 2]"},
+    {"gather of float32[3, 2]", "gather of float32[2, 3]"},
+    {"gather of float32[2]", "gather of float64[2]"},
+    {"reduce of float32[2] by sum", "reduce of int32[2] by sum"},
+    {"reduce of float32[2] by sum", "reduce of float32[2] by max"},
+    {"reduce of float32[2] by mean", "reduce of float32[2] by sum"},
+    {"gather of float32[0, 2]", "gather of float32[3, 2]"},
+    {"gather_object", "gather of float32[2]"},
+    {"pad_across_processes of int64[1] along dimension 0", "pad_across_processes of int64[1] along dimension 1"},
+    {"gather of float32[2], tensor 1 of 2 in {a:t,b:t,}", "gather of float32[2], tensor 1 of 2 in {a:t,c:t,}"},
+    {"reduce of float32[2] by sum, tensor 1 of 2 in {a:t,b:t,}", "reduce of float32[2] by sum, tensor 1 of 2 in {a:t,c:t,}"},
+    {"pad_across_processes of int64[1] along dimension 0, nested as {a:t,}",
+     "pad_across_processes of int64[1] along dimension 0, nested as {b:t,}"},
+    {"gather of float32[2], tensor 1 of 2 in [tt]", "gather of float32[2], tensor 1 of 3 in [ttt]"},
+    {"broadcast of float32[2] from 0", "broadcast of float32[2] from LAST"},
+    {"broadcast of float32[3, 2] from 0", "broadcast of float32[5, 2] from 0"},
+    {"main_process_first", "wait_for_everyone"}};
+
+/// Every rank of a scene of mismatches must have heard of each, the same on all, and have returned from none.
+void expect_mismatches(Scene& scene, int size, const std::vector<Mismatch>& mismatches) {
+  const std::string last = std::to_string(size - 1);
+  std::vector<std::string> first_stories;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string output = scene.output(rank);
+    EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
+    EXPECT_EQ(scene.errors(rank).find("has been waiting"), std::string::npos) << "an error needs no warning";
+    for (const char* wrong : {"heard nothing", "returned", "heard it late"})
+      EXPECT_EQ(output.find(wrong), std::string::npos) << output;
+    const auto stories = stories_of(output);
+    ASSERT_EQ(stories.size(), mismatches.size()) << output << scene.errors(rank);
+    if (rank == 0) first_stories = stories;
+    EXPECT_EQ(stories, first_stories) << "all tell the same";
+    for (size_t i = 0; i < stories.size(); ++i) {
+      const std::string other = std::regex_replace(std::string(mismatches[i].other), std::regex("LAST"), last);
+      EXPECT_EQ(stories[i].find("Call 2 is not the same on all processes: "), 0U) << stories[i];
+      EXPECT_NE(stories[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on process ")), std::string::npos)
+          << stories[i];
+      EXPECT_NE(stories[i].find(other + " at scenes.cpp:N on process " + last +
+                                ". All must make the same calls in the same order, with the same shapes and dtypes."),
+                std::string::npos)
+          << stories[i];
+    }
+  }
+}
+
+class CallsThatDiffer : public ::testing::TestWithParam<int> {};
+
+TEST_P(CallsThatDiffer, AreAnErrorAtOnceOnAllAndNobodyReturns) {
+  Scene scene("calls_differ", GetParam());
+  std::vector<Mismatch> mismatches;
+  for (const auto& mismatch : kMismatches) mismatches.insert(mismatches.end(), GetParam() == 2 ? 3 : 1, mismatch);
+  expect_mismatches(scene, GetParam(), mismatches);
+}
+
+INSTANTIATE_TEST_SUITE_P(Scenes, CallsThatDiffer, ::testing::Values(2, 3, 4));
+
+TEST(Scenes, CallsThatDifferBetweenHostsAreAnErrorOnAllToo) {
+  for (const auto& [size, per_host] : {std::pair(2, 1), std::pair(4, 2)}) {
+    Scene scene("few_calls_differ", size, {}, per_host);
+    expect_mismatches(scene, size, {kMismatches[0], kMismatches[1]});
+  }
+}
+
+TEST(Scenes, OtherShapesAreAnErrorEveryTime) {
+  Scene scene("shapes_differ_twenty_times", 2);
+  for (int rank : {0, 1}) {
+    const std::string output = scene.output(rank);
+    EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
+    EXPECT_EQ(stories_of(output).size(), 20U) << output;
+    EXPECT_EQ(output.find("returned"), std::string::npos) << output;
+  }
+}
+
+TEST(Scenes, AMismatchIsToldWithALineForEachProcess) {
+  Scene scene("few_calls_differ", 2);
+  const std::string output = scene.output(0), start = "call on process 0 heard: gather at scenes.cpp:N failed on rank 0 of 2: ";
   const std::string story =
-      "Call 1 is not the same on all processes: reduce of float32[2] at scenes.cpp:N on process 0, wait_for_everyone at "
+      "Call 2 is not the same on all processes: gather of float32[2] at scenes.cpp:N on process 0, wait_for_everyone at "
       "scenes.cpp:N on process 1. All must make the same calls in the same order, with the same shapes and dtypes.\n"
-      "  - Process 0: waiting for T s in reduce of float32[2] (call 1) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n";
-  EXPECT_EQ(scene.output(0), "process 0 heard: reduce at scenes.cpp:N failed on rank 0 of 2: " + story);
-  EXPECT_EQ(scene.output(1), "process 1 heard: wait_for_everyone at scenes.cpp:N failed on rank 1 of 2: " + story);
-  // One rank of a machine speaks for all: who has waited for so long first.
-  const std::string by_0 = "accelerate: reduce of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. " + story;
-  const std::string by_1 = "accelerate: wait_for_everyone (call 1) at scenes.cpp:N has been waiting for T s. " + story;
-  const std::string warning = scene.errors(0) + scene.errors(1);
-  EXPECT_TRUE(warning == by_0 || warning == by_1) << warning;
+      "  - Process 0: waiting for T s in gather of float32[2] (call 2) at scenes.cpp:N\n"
+      "  - Process 1: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n";
+  EXPECT_EQ(output.find(start + story), 0U) << output;
+  EXPECT_EQ(output.find("heard it late"), std::string::npos) << output;
+}
+
+TEST(Scenes, AReductionOnOneRankWhereOthersAreInABackwardPassIsAMismatch) {
+  for (const int size : {2, 3}) {
+    Scene scene("reduce_instead_of_backward", size);
+    for (int rank = 0; rank < size; ++rank) {
+      const std::string output = scene.output(rank);
+      EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
+      const auto stories = stories_of(output);
+      ASSERT_EQ(stories.size(), 4U) << output;
+      for (const auto& story : stories) {
+        EXPECT_EQ(story.find("Call 4 is not the same on all processes: reduce of float32[10] by sum at scenes.cpp:N on process "
+                             "0, backward"),
+                  0U)
+            << story;
+      }
+      EXPECT_LT(scene.rank(rank).wait().seconds, 30) << "not at the timeout";
+    }
+  }
+}
+
+TEST(Scenes, ARankThatRunsFarAheadIsHeldUpSoThatEveryCallCanBeCompared) {
+  Scene scene("runs_far_ahead", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
+  wait_until("process 0 to wait", [&] { return !scene.rank(0).errors().empty(); });
+  EXPECT_EQ(scene.errors_so_far(0).find("accelerate: main_process_first (call 512) at scenes.cpp:N has been waiting"), 0U);
+  scene.leave_file("warned");
+  for (int rank : {0, 1}) {
+    EXPECT_NE(scene.output(rank).find("Call 5 is not the same on all processes: too long ago to be known on process 0, "
+                                      "wait_for_everyone at scenes.cpp:N on process 1."),
+              std::string::npos)
+        << scene.output(rank);
+  }
 }
 
 TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
@@ -150,6 +254,42 @@ TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
       "  - Process 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n"
       "  - Process 1: in its own code for T s; it has made no call yet\n"
       "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
+}
+
+TEST(Scenes, ANewWarningSaysWhatHasChangedAndOnlyThat) {
+  Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  const auto warned = [&](const std::string& text, int times) {
+    wait_until(text, [&] { return RunningProgram::occurrences(scene.rank(0).errors(), text) == times; });
+  };
+  warned("Process 1 has not come to call 1", 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // in which nothing is said
+  scene.rank(1).signal(SIGSTOP);
+  warned("Process 1 is not responding", 1);
+  scene.rank(1).signal(SIGCONT);
+  warned("Process 1 has not come to call 1", 2);
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(0), "process 0 went on\n");
+  const std::string call = "accelerate: gather of float32[2] (call 1) at scenes.cpp:N ";
+  const std::string waits = "  - Process 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n";
+  const std::string runs = "  - Process 1: in its own code for T s; it has made no call yet\n";
+  EXPECT_EQ(scene.errors(0),
+            call + "has been waiting for T s. Process 1 has not come to call 1.\n" + waits + runs +  //
+                call + "is still waiting after T s, and things have changed. Process 1 is not responding.\n" + waits +
+                "  - Process 1: not responding, its process P is stopped; it had made no call yet\n" +  //
+                call + "is still waiting after T s, and things have changed. Process 1 has not come to call 1.\n" + waits + runs +
+                call + "goes on, after T s.\n");
+}
+
+TEST(Scenes, WhenWhoWarnsIsStoppedAnotherOneTakesOver) {
+  Scene scene("late", 3, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
+  wait_until("the warning", [&] { return !(scene.rank(0).errors() + scene.rank(1).errors()).empty(); });
+  const int speaker = scene.rank(0).errors().empty() ? 1 : 0, other = 1 - speaker;
+  scene.rank(speaker).signal(SIGSTOP);
+  const std::string who = "Process " + std::to_string(speaker) + " is not responding. Process 2 has not come to call 1.";
+  wait_until(who, [&] { return scene.rank(other).errors().find(who) != std::string::npos; });
+  scene.rank(speaker).signal(SIGCONT);
+  scene.leave_file("warned");
+  EXPECT_EQ(scene.output(other), "process " + std::to_string(other) + " went on\n");
 }
 
 TEST(Scenes, WhoWaitsForGradientsAndWhoStillCalculatesThemIsToldApart) {
@@ -201,9 +341,9 @@ TEST(Scenes, ARankThatReadsACheckpointForLongIsToldApart) {
   Scene scene("late_while_loading", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
   const auto warned = [&] { return normalised(scene.rank(0).errors()); };
   wait_until("the warning", [&] { return warned().find("Process 1: in load_file of ") != std::string::npos; });
-  EXPECT_NE(warned().find(scene.folder() + "/pipe.safetensors for T s; it has made no call yet\n"), std::string::npos)
+  EXPECT_NE(warned().find(scene.folder() + "/slow.safetensors for T s; it has made no call yet\n"), std::string::npos)
       << warned();
-  std::ofstream(scene.folder() + "/pipe.safetensors") << "";
+  scene.leave_file("warned");
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
 }
 

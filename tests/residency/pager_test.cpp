@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -14,6 +15,7 @@
 #include "residency/pager.h"
 #include "residency/transfer.h"
 #include "residency/use_order.h"
+#include "support/refused_threads.h"
 
 using accelerate::CheckpointError;
 namespace residency = accelerate::residency;
@@ -162,6 +164,19 @@ TEST(Pager, ThreadsMeetFailuresAndTheOthersGoOn) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(failed, 0);
+}
+
+TEST(Pager, WithoutThreadsOfItsOwnReadsWhatIsNeeded) {
+  torch::manual_seed(1);
+  std::optional<RefusedThreads> none(0);
+  Weights weights(6, 20000);
+  none.reset();
+  for (int pass = 0; pass < 3; ++pass) {
+    for (size_t i = 0; i < weights.paged.size(); ++i)
+      EXPECT_EQ(weights.paged[i].sum().item<float>(), weights.resident[i].sum().item<float>());
+  }
+  EXPECT_EQ(weights.pager->counts().demanded, weights.pager->counts().loads) << "nobody is there to prefetch";
+  EXPECT_LE(weights.pager->counts().peak, 20000u);
 }
 
 TEST(Pager, AWeightThatIsGoneIsNotMissed) {

@@ -155,7 +155,8 @@ TEST(AcceleratedScheduler, SchedulersOfTorchStepSaveAndLoad) {
   torch::optim::StepLR step_lr(followed.sgd, 3, 0.5), same(resumed.sgd, 3, 0.5);
   AcceleratedScheduler scheduler(step_lr, followed.rule(2)), loaded(same, resumed.rule(2));
   scheduler.step();
-  EXPECT_EQ(scheduler.state_dict().at("last_epoch"), accelerate::Value(2));
+  // One behind: the next step decides by the count of 2, for which Python counts to 2 first.
+  EXPECT_EQ(scheduler.state_dict().at("last_epoch"), accelerate::Value(1));
   loaded.load_state_dict(scheduler.state_dict());
   scheduler.step();
   loaded.step();

@@ -49,9 +49,14 @@ class Accelerator : public Preparation {
   void backward(const at::Tensor& loss, const BackwardOptions& options = {},
                 std::source_location where = std::source_location::current());
   /// A scope for one batch: whether its gradients are exchanged and applied is decided here, see sync_gradients.
+  /// UsageError when weights have changed since the batch before and its gradients are still to be stepped with.
+  template <ModuleType M>
+  NoSyncScope accumulate(const Model<M>& model, std::source_location where = std::source_location::current()) {
+    return accumulate({model.core()}, where);
+  }
   template <ModuleType... M>
   NoSyncScope accumulate(const Model<M>&... models) {
-    return accumulate(std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
+    return accumulate({models.core()...}, std::nullopt);
   }
   /// A whole step - forward and backward pass, clipping, optimizers, schedulers - that is called like `step`. On a GPU its work
   /// is recorded after a few calls, and handed over at once from then on; each kind of call (shapes, accumulation) is recorded
@@ -168,7 +173,8 @@ class Accelerator : public Preparation {
   void make_ready_to_clip(const std::vector<at::Tensor>& parameters);
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
-  NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
+  NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
+                         std::optional<std::source_location> where);
   static TensorDict state_dict_of(const detail::ModelCore& model);
   void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                   std::source_location where) const;

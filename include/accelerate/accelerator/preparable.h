@@ -8,6 +8,11 @@
 
 #include <source_location>
 
+namespace torch::data {
+template <typename Dataset, typename Batch, typename BatchRequest>
+class DataLoaderBase;
+}
+
 namespace accelerate {
 
 /// How `prepare` treats the objects it is given.
@@ -77,4 +82,47 @@ template <class T>
 concept Preparable = detail::PreparesModel<std::remove_cvref_t<T>> || detail::PreparesLoader<std::remove_cvref_t<T>> ||
     detail::PreparesOptimizer<std::remove_cvref_t<T>> || detail::PreparesScheduler<std::remove_cvref_t<T>>;
 
+namespace detail {
+
+template <class T>
+struct is_unique_pointer : std::false_type {};
+template <class T, class D>
+struct is_unique_pointer<std::unique_ptr<T, D>> : std::true_type {};
+
+/// What torch::data::make_data_loader makes, a unique_ptr to a loader, or that loader.
+template <class... T>
+void expect_torch_loader(const torch::data::DataLoaderBase<T...>&);
+template <class T>
+concept TorchLoader = requires(const T& loader) {
+  expect_torch_loader(loader);
+}
+|| requires(const T& loader) { expect_torch_loader(*loader); };
+
+/// What can be given to `prepare`, rightly or not: all but what tells it how and where.
+template <class T>
+concept GivenToPrepare = !std::same_as<std::remove_cvref_t<T>, PrepareOptions> &&
+    !std::same_as<std::remove_cvref_t<T>, std::source_location>;
+
+/// Stands for what is made of something that is not Preparable, so that a mistake is told once.
+struct NotPrepared {};
+
+/// Says in one sentence what is wrong with an argument. `taken`: nothing is.
+template <class T, bool taken>
+constexpr void expect_preparable() {
+  using Object = std::remove_cvref_t<T>;
+  constexpr bool by_value = !taken && std::derived_from<Object, torch::nn::Module>;
+  constexpr bool torch_loader = !taken && TorchLoader<Object>;
+  constexpr bool unique = !taken && !torch_loader && is_unique_pointer<Object>::value;
+  static_assert(!by_value,
+                "prepare was given a module by value: pass the holder or a std::shared_ptr, auto net = std::make_shared<Net>()");
+  static_assert(!torch_loader,
+                "prepare was given a loader of torch::data: wrap its dataset instead, "
+                "accelerate::DataLoader loader(accelerate::torch_dataset(dataset), {.batch_size = 32})");
+  static_assert(!unique, "prepare was given a std::unique_ptr, and shares ownership: use a std::shared_ptr");
+  static_assert(taken || by_value || torch_loader || unique,
+                "prepare takes module holders and shared pointers to modules, optimizers, an accelerate::DataLoader, schedulers, "
+                "and what it has prepared: this argument is none of them");
+}
+
+}  // namespace detail
 }  // namespace accelerate

@@ -18,37 +18,40 @@ class Preparation : public ProcessControl {
   /// Everything that takes part in training, made fit for this process, in the order given: a tuple, or the object itself
   /// when there is one. Preparing what was prepared gives the same again. UsageError for an optimizer none of whose parameters
   /// is in a prepared model, and for a scheduler whose optimizer was not prepared.
-  template <Preparable T>
+  template <detail::GivenToPrepare T>
   auto prepare(T&& object, std::source_location where = std::source_location::current()) {
     return prepare_one(std::forward<T>(object), {}, where);
   }
-  template <Preparable A, Preparable B>
+  template <detail::GivenToPrepare A, detail::GivenToPrepare B>
   auto prepare(A&& a, B&& b, std::source_location where = std::source_location::current()) {
     return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b));
   }
-  template <Preparable A, Preparable B, Preparable C>
+  template <detail::GivenToPrepare A, detail::GivenToPrepare B, detail::GivenToPrepare C>
   auto prepare(A&& a, B&& b, C&& c, std::source_location where = std::source_location::current()) {
     return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c));
   }
-  template <Preparable A, Preparable B, Preparable C, Preparable D>
+  template <detail::GivenToPrepare A, detail::GivenToPrepare B, detail::GivenToPrepare C, detail::GivenToPrepare D>
   auto prepare(A&& a, B&& b, C&& c, D&& d, std::source_location where = std::source_location::current()) {
     return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c), std::forward<D>(d));
   }
   /// Five and more: behind so many C++ has no place for the source line, so errors do not name it.
-  template <Preparable... Objects>
+  template <detail::GivenToPrepare... Objects>
   requires(sizeof...(Objects) > 4) auto prepare(Objects&&... objects) {
     return prepare_all({}, {}, std::forward<Objects>(objects)...);
   }
-  template <Preparable... Objects>
+  template <detail::GivenToPrepare... Objects>
   auto prepare(const PrepareOptions& options, Objects&&... objects) {
     return prepare_all(options, options.where, std::forward<Objects>(objects)...);
   }
 
   /// A module on its device, with the main process's weights, whose gradients are the mean over all processes.
-  template <detail::PreparesModel T>
+  template <class T>
   auto prepare_model(const T& model, const PrepareModelOptions& options = {},
                      std::source_location where = std::source_location::current()) {
-    if constexpr (detail::is_prepared_model<T>::value) {
+    detail::expect_preparable<T, detail::PreparesModel<T>>();
+    if constexpr (!detail::PreparesModel<T>) {
+      return detail::NotPrepared();
+    } else if constexpr (detail::is_prepared_model<T>::value) {
       keep_model(model.core());
       return model;
     } else if constexpr (detail::ModuleHolder<T>) {
@@ -114,7 +117,7 @@ class Preparation : public ProcessControl {
     using Object = std::remove_cvref_t<T>;
     return detail::PreparesScheduler<Object> ? 2 : detail::PreparesOptimizer<Object> ? 1 : 0;
   }
-  template <Preparable... Objects>
+  template <class... Objects>
   auto prepare_all(const PrepareOptions& options, std::source_location where, Objects&&... objects) {
     check_placements(options, sizeof...(Objects));
     std::tuple<std::optional<decltype(prepare_one(std::forward<Objects>(objects), {}, where))>...> made;
@@ -140,7 +143,10 @@ class Preparation : public ProcessControl {
   template <class T>
   auto prepare_one(T&& object, std::optional<bool> placement, std::source_location where) {
     using Object = std::remove_cvref_t<T>;
-    if constexpr (detail::PreparesModel<Object>) {
+    detail::expect_preparable<T, Preparable<T>>();
+    if constexpr (!Preparable<T>) {
+      return detail::NotPrepared();
+    } else if constexpr (detail::PreparesModel<Object>) {
       return prepare_model(object, {.device_placement = placement}, where);
     } else if constexpr (detail::PreparesLoader<Object>) {
       return prepare_data_loader(object, {.device_placement = placement});
@@ -160,11 +166,16 @@ class Preparation : public ProcessControl {
   std::shared_ptr<detail::ModelCore> model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
                                                 std::source_location where);
   void keep_model(const std::shared_ptr<detail::ModelCore>& model);
+  void note_shared_parameters(detail::ModelCore& model) const;
   detail::LoaderHandle prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options);
   AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;
   AcceleratedScheduler keep_scheduler(AcceleratedScheduler scheduler);
+
+  // models_, for optimizers that outlive this.
+  std::shared_ptr<std::vector<std::weak_ptr<detail::ModelCore>>> step_models_ =
+      std::make_shared<std::vector<std::weak_ptr<detail::ModelCore>>>();
 };
 
 }  // namespace accelerate

@@ -4,6 +4,7 @@
 #include <accelerate/core/logging.h>
 #include <accelerate/core/progress.h>
 #include <accelerate/distributed/collectives.h>
+#include <accelerate/distributed/format_tensor.h>
 #include <accelerate/distributed/random.h>
 
 #include <functional>
@@ -32,19 +33,19 @@ class ProcessControl {
   bool use_distributed() const { return state_.use_distributed(); }
 
   // --- Exchanging: see collectives.h -------------------------------------------------------------------------------------
-  template <Nested T>
+  template <class T>
   T gather(T data, std::source_location where = std::source_location::current()) const {
     return accelerate::gather(state_, std::move(data), where);
   }
-  template <Nested T>
+  template <class T>
   T reduce(T data, Reduction reduction = Reduction::sum, std::source_location where = std::source_location::current()) const {
     return accelerate::reduce(state_, std::move(data), reduction, where);
   }
-  template <Nested T>
+  template <class T>
   T broadcast(T data, int from_process = 0, std::source_location where = std::source_location::current()) const {
     return accelerate::broadcast(state_, std::move(data), from_process, where);
   }
-  template <Nested T>
+  template <class T>
   T pad_across_processes(T data, const PadOptions& options = {},
                          std::source_location where = std::source_location::current()) const {
     return accelerate::pad_across_processes(state_, std::move(data), options, where);
@@ -103,11 +104,11 @@ class ProcessControl {
   bool check_trigger(std::source_location where = std::source_location::current());
 
   // --- Telling -----------------------------------------------------------------------------------------------------------
-  /// Prints a line on the first process of each machine: `print("epoch {} loss {:.3f}", epoch, loss)`.
-  template <Formattable... Arguments>
-  void print(std::string_view pattern, const Arguments&... arguments) const {
-    if (is_local_main_process())
-      print_line(format_arguments(pattern, std::array<FormatArgument, sizeof...(Arguments)>{FormatArgument(arguments)...}));
+  /// Prints a line on the first process of each machine: `print("epoch {} loss {:.3f}", epoch, loss)`. Also tensors: one
+  /// without dimensions as its number, others as std::cout shows them.
+  template <class... Arguments>
+  void print(FormatStringFor<Arguments...> pattern, const Arguments&... arguments) const {
+    if (is_local_main_process()) print_line(format_arguments(pattern.text(), detail::format_pack(arguments...)));
   }
   /// A loop with a progress bar, shown on the first process of each machine.
   [[nodiscard]] ProgressRange<CountRange> progress(int64_t count, ProgressOptions options = {}) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,7 +17,7 @@ struct ProjectConfiguration {
   /// How many of those are kept; the oldest goes when a new one is durable.
   std::optional<int> total_limit = {};
   /// The number of the first one; by default one more than the highest that is there.
-  std::optional<int> iteration = {};
+  std::optional<int64_t> iteration = {};
   /// Every machine writes the files, not the first alone: for folders that machines do not share.
   bool save_on_each_node = false;
 };

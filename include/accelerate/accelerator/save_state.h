@@ -21,11 +21,16 @@ struct SaveStateOptions {
   /// they are copied there first, where twice as much memory is free; else before it returns. The next save_state, load_state or
   /// end_training waits for all of it, and throws what went wrong.
   bool async = false;
+  /// CheckpointError when weights are not the same on all ranks. Off: the main process's are saved. For machines of different
+  /// kinds, whose processors round differently.
+  bool check_replicas = true;
 };
 
 struct LoadStateOptions {
   /// Compare the content of every file with what was written, not only its size. For folders that have our manifest.
   bool verify = true;
+  /// An epoch that was under way is started anew instead of resumed: for a dataset of another length, or another batch size.
+  bool restart_epoch = false;
 };
 
 /// Called before anything is written: may look at the weights of the models, change them, or take some out to save them itself.

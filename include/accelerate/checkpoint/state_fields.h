@@ -38,6 +38,8 @@ class StateFields {
   /// What others expect to find in the file, and nobody needs to read.
   void constant(std::string_view name, Value value);
 
+  /// Whether a state is read, not collected.
+  bool reads() const { return source_ != nullptr; }
   /// The state that was collected.
   StateDict take() { return std::move(written_); }
   /// Sets the variables to what was read.

@@ -5,10 +5,11 @@
 
 namespace accelerate {
 
-/// Root of everything this library throws. A message says what was given, what was expected and what to do.
+/// Root of everything this library throws. A message says what was given, what was expected and what to do. It may be printed
+/// anywhere: characters of file contents and names that a terminal would obey, or that nobody sees, are escaped in it.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message);
 };
 
 /// A call that cannot mean anything: a wrong argument, a wrong order of calls.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <accelerate/core/format_string.h>
+
 #include <array>
 #include <concepts>
 #include <cstdint>
@@ -40,10 +42,22 @@ std::string name_of(const T& value) {
 
 }  // namespace detail
 
-/// What `format`, `print` and the loggers take: bool, char, integers, floating point, text, paths, and enumerations or
-/// classes with a `to_string` found beside them.
+/// How values of a type of another library print: a specialization has `static FormatArgument::Value value_of(const T&)`.
 template <typename T>
-concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T>;
+struct FormatAs {};
+
+namespace detail {
+template <typename T>
+concept HasFormatAs = requires(const T& value) {
+  FormatAs<T>::value_of(value);
+};
+}  // namespace detail
+
+/// What `format`, `print` and the loggers take: bool, char, integers, floating point, text, paths, and enumerations or
+/// classes with a `to_string` found beside them. Tensors, where accelerate/distributed/format_tensor.h is included.
+template <typename T>
+concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T> ||
+    detail::HasFormatAs<T>;
 
 /// One value on its way into a text. Keeps a copy, so it may outlive what it was made from.
 class FormatArgument {
@@ -52,7 +66,7 @@ class FormatArgument {
   using Value = std::variant<bool, char, int64_t, uint64_t, float, double, std::string>;
 
   /// Takes any Formattable. A null `const char*` is a UsageError.
-  template <Formattable T>
+  template <typename T>
   FormatArgument(const T& value) : value_(convert(value)) {}
 
   /// The value, as one of the few kinds that can be formatted.
@@ -61,7 +75,14 @@ class FormatArgument {
  private:
   template <typename T>
   static Value convert(const T& value) {
-    if constexpr (std::same_as<T, bool> || std::same_as<T, char> || std::same_as<T, float>) {
+    constexpr bool prints = Formattable<T>;
+    static_assert(prints,
+                  "this type cannot be printed: give numbers, text, paths, tensors, or a type with a to_string beside it");
+    if constexpr (!Formattable<T>) {
+      return {};
+    } else if constexpr (detail::HasFormatAs<T>) {
+      return FormatAs<T>::value_of(value);
+    } else if constexpr (std::same_as<T, bool> || std::same_as<T, char> || std::same_as<T, float>) {
       return value;
     } else if constexpr (std::floating_point<T>) {
       return static_cast<double>(value);
@@ -89,11 +110,33 @@ class FormatArgument {
 /// is taken as it is, braces and all. A pattern that does not fit its arguments is a UsageError that shows it.
 std::string format_arguments(std::string_view pattern, std::span<const FormatArgument> arguments);
 
+namespace detail {
+
+template <typename T>
+constexpr FormatKind format_kind() {
+  if constexpr (HasFormatAs<T> || !Formattable<T>) return FormatKind::any;
+  if constexpr (std::same_as<T, bool>) return FormatKind::boolean;
+  if constexpr (std::same_as<T, char>) return FormatKind::character;
+  if constexpr (std::integral<T>) return FormatKind::integer;
+  return std::floating_point<T> ? FormatKind::real : FormatKind::text;
+}
+
+template <typename... Args>
+std::array<FormatArgument, sizeof...(Args)> format_pack(const Args&... args) {
+  return {FormatArgument(args)...};
+}
+
+}  // namespace detail
+
+/// The pattern for values of these types.
+template <typename... Args>
+using FormatStringFor = FormatString<detail::format_kind<Args>()...>;
+
 /// The same for values of any kind: `accelerate::format("epoch {} loss {:.3f}", epoch, loss)`. Inside this library the call
 /// is written with its namespace: where the standard library has std::format too, a std::string argument would find both.
-template <Formattable... Args>
-std::string format(std::string_view pattern, const Args&... args) {
-  return format_arguments(pattern, std::array<FormatArgument, sizeof...(Args)>{FormatArgument(args)...});
+template <typename... Args>
+std::string format(FormatStringFor<Args...> pattern, const Args&... args) {
+  return format_arguments(pattern.text(), detail::format_pack(args...));
 }
 
 }  // namespace accelerate

@@ -27,6 +27,8 @@ struct LaunchEnvironment {
   bool agent_hosts_store = false;
   /// How often the launcher has restarted the group: keys of an earlier attempt must not be seen.
   int restart_count = 0;
+  /// What the user (ACCELERATE_RUN_ID), torchrun or Slurm calls this job, the same on all its ranks; empty when nobody has.
+  std::string run_id;
   /// The same text on every process of one machine, another one elsewhere.
   std::string machine;
   /// Which launcher was recognised, for messages: "torchrun", "Open MPI", "MPICH", "MVAPICH", "Slurm" or "none".

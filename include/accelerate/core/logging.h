@@ -50,67 +50,67 @@ class Logger {
   Logger(std::string name, LogLevel level, LogProcess process);
 
   /// Shows a message on the main process.
-  template <Formattable... Args>
-  void log(LogLevel level, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void log(LogLevel level, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(level, LogOptions{}, pattern, args...);
   }
 
   /// Shows a message where `options` say.
-  template <Formattable... Args>
-  void log(LogLevel level, LogOptions options, std::string_view pattern, const Args&... args) const {
-    if (takes_part(level, options)) log_arguments(level, options, pattern, pack(args...));
+  template <typename... Args>
+  void log(LogLevel level, LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
+    if (takes_part(level, options)) log_arguments(level, options, pattern.text(), detail::format_pack(args...));
   }
 
   /// `log` with the level in its name, on the main process or where the options say.
-  template <Formattable... Args>
-  void debug(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void debug(FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::debug, pattern, args...);
   }
-  template <Formattable... Args>
-  void debug(LogOptions options, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void debug(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::debug, options, pattern, args...);
   }
-  template <Formattable... Args>
-  void info(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void info(FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::info, pattern, args...);
   }
-  template <Formattable... Args>
-  void info(LogOptions options, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void info(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::info, options, pattern, args...);
   }
-  template <Formattable... Args>
-  void warning(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void warning(FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::warning, pattern, args...);
   }
-  template <Formattable... Args>
-  void warning(LogOptions options, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void warning(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::warning, options, pattern, args...);
   }
-  template <Formattable... Args>
-  void error(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void error(FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::error, pattern, args...);
   }
-  template <Formattable... Args>
-  void error(LogOptions options, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void error(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::error, options, pattern, args...);
   }
-  template <Formattable... Args>
-  void critical(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void critical(FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::critical, pattern, args...);
   }
-  template <Formattable... Args>
-  void critical(LogOptions options, std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void critical(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
     log(LogLevel::critical, options, pattern, args...);
   }
 
   /// A warning that is shown the first time this logger meets its text.
-  template <Formattable... Args>
-  void warning_once(std::string_view pattern, const Args&... args) const {
+  template <typename... Args>
+  void warning_once(FormatStringFor<Args...> pattern, const Args&... args) const {
     warning_once(LogOptions{}, pattern, args...);
   }
-  template <Formattable... Args>
-  void warning_once(LogOptions options, std::string_view pattern, const Args&... args) const {
-    if (takes_part(LogLevel::warning, options)) warn_once_arguments(options, pattern, pack(args...));
+  template <typename... Args>
+  void warning_once(LogOptions options, FormatStringFor<Args...> pattern, const Args&... args) const {
+    if (takes_part(LogLevel::warning, options)) warn_once_arguments(options, pattern.text(), detail::format_pack(args...));
   }
 
   /// The least level that is shown.
@@ -118,11 +118,6 @@ class Logger {
 
  private:
   struct SeenTexts;
-
-  template <typename... Args>
-  static std::array<FormatArgument, sizeof...(Args)> pack(const Args&... args) {
-    return {FormatArgument(args)...};
-  }
 
   bool shows(LogLevel level, LogOptions options) const {
     return level >= level_ && (process_.process_index == 0 || !options.main_process_only || options.in_order);

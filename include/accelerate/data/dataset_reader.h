@@ -23,7 +23,9 @@ struct DefaultCollate {};
 
 template <class Batch, class Sample, class Collate>
 Anything join_samples(const Collate& collate_fn, std::vector<Sample> samples, const Indices& indices) {
-  if constexpr (std::is_same_v<Collate, DefaultCollate>) {
+  if constexpr (std::is_same_v<Collate, DefaultCollate> && !Collatable<Sample>) {
+    return nullptr;  // does not compile, see batch_type
+  } else if constexpr (std::is_same_v<Collate, DefaultCollate>) {
     return std::make_shared<Batch>(collate(std::move(samples), CollatePlace{indices}));
   } else {
     try {
@@ -160,9 +162,13 @@ template <class D, class Collate>
 constexpr auto batch_type() {
   using Sample = SampleOf<D>;
   if constexpr (!std::is_same_v<Collate, DefaultCollate>) {
-    return std::type_identity<std::remove_cvref_t<std::invoke_result_t<const Collate&, std::vector<Sample>>>>();
+    using Batch = std::remove_cvref_t<std::invoke_result_t<const Collate&, std::vector<Sample>>>;
+    expect_parts<Batch>();
+    return std::type_identity<Batch>();
   } else if constexpr (GetsBatch<DatasetType<D>>) {
-    return std::type_identity<std::remove_cvref_t<decltype(get_batch_of(std::declval<DatasetType<D>&>(), Indices()))>>();
+    using Batch = std::remove_cvref_t<decltype(get_batch_of(std::declval<DatasetType<D>&>(), Indices()))>;
+    expect_parts<Batch>();
+    return std::type_identity<Batch>();
   } else {
     static_assert(
         Collatable<Sample>,
@@ -171,7 +177,7 @@ constexpr auto batch_type() {
     if constexpr (Collatable<Sample>) {
       return std::type_identity<typename Batched<Sample>::type>();
     } else {
-      return std::type_identity<Sample>();
+      return std::type_identity<at::Tensor>();
     }
   }
 }

@@ -59,6 +59,10 @@ T gather_for_metrics(const ProcessState& state, const GradientState& gradients, 
                            [&](auto& field) { field = gather_for_metrics(state, gradients, std::move(field), options, where); });
     return data;
   } else {
+    constexpr bool in_no_list = std::is_arithmetic_v<T> || detail::TextLike<T> || detail::is_opaque<T>();
+    static_assert(!in_no_list,
+                  "gather_for_metrics takes tensors, and numbers, text or objects in a std::vector, one for each sample; "
+                  "a struct of these has no constructors");
     detail::not_in_a_list(other);
   }
 }

@@ -42,18 +42,23 @@ class RandomSampler : public DrawnSampler {
  public:
   /// UsageError unless there is something to draw from and something to draw.
   explicit RandomSampler(int64_t length, RandomSamplerOptions options = {});
+  /// Of as many as there are when a pass begins: UsageError then, too.
+  explicit RandomSampler(DatasetLength length, RandomSamplerOptions options = {});
   std::optional<int64_t> size() const override { return num_samples(); }
 
-  int64_t length() const { return length_; }
-  int64_t num_samples() const { return num_samples_.value_or(length_); }
+  int64_t length() const { return length_(); }
+  int64_t num_samples() const { return num_samples_ ? *num_samples_ : length(); }
   /// What it was made with; the generator is the present one.
   RandomSamplerOptions options() const;
 
  protected:
   Blocks blocks() override;
+  /// The same, or UsageError when there is nothing to draw from.
+  int64_t checked_length() const;
 
  private:
-  int64_t length_;
+  friend class SeedableRandomSampler;
+  DatasetLength length_;
   bool replacement_;
   std::optional<int64_t> num_samples_;
 };
@@ -70,6 +75,8 @@ struct SeedableSamplerOptions {
 class SeedableRandomSampler : public RandomSampler {
  public:
   explicit SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds = {}, RandomSamplerOptions options = {});
+  explicit SeedableRandomSampler(DatasetLength length, const SeedableSamplerOptions& seeds = {},
+                                 RandomSamplerOptions options = {});
   /// Draws what the other one draws. A generator that it was given is seeded anew for each pass.
   explicit SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds = {});
   /// The next pass is this one. A pass that comes to its end counts on by itself.

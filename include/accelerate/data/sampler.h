@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace accelerate {
 
 /// The positions of samples in a dataset.
 using Indices = std::vector<int64_t>;
+
+/// Tells how many samples there are. It is asked anew whenever a pass begins, as a dataset may have grown or shrunk since.
+using DatasetLength = std::function<int64_t()>;
 
 /// Gives the next one each time it is called, and nothing at the end.
 template <class T>
@@ -69,12 +73,14 @@ class SequentialSampler : public Sampler {
  public:
   /// UsageError when `length` is negative.
   explicit SequentialSampler(int64_t length);
+  /// As many as there are when a pass begins: UsageError then, too.
+  explicit SequentialSampler(DatasetLength length) : length_(std::move(length)) {}
   Source<int64_t> indices() override;
   Source<Indices> runs(int64_t length) override;
-  std::optional<int64_t> size() const override { return length_; }
+  std::optional<int64_t> size() const override { return length_(); }
 
  private:
-  int64_t length_;
+  DatasetLength length_;
 };
 
 }  // namespace accelerate

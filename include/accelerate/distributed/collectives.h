@@ -55,34 +55,38 @@ std::optional<int64_t> length_of(const T& value) {
 
 /// The tensors of all processes, joined along the first dimension, on every process. A tensor without dimensions counts
 /// as one element. Shapes must be the same everywhere (ACCELERATE_DEBUG_MODE checks that first); see pad_across_processes.
-template <Nested T>
+template <class T>
 T gather(const ProcessState& state, T data, std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
   detail::gather(state, detail::leaves_of(data), where);
   return data;
 }
 
 /// The tensors of all processes, joined element by element, on every process.
-template <Nested T>
+template <class T>
 T reduce(const ProcessState& state, T data, Reduction reduction = Reduction::mean,
          std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
   detail::reduce(state, detail::leaves_of(data), reduction, where);
   return data;
 }
 
 /// The tensors of process `from_process`, on every process; there the result is what was given. Shapes and dtypes must be
 /// the same everywhere.
-template <Nested T>
+template <class T>
 T broadcast(const ProcessState& state, T data, int from_process = 0,
             std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
   detail::broadcast(state, detail::leaves_of(data), from_process, where);
   return data;
 }
 
 /// Tensors filled up along one dimension to the length of the longest one among all processes, so that they can be
 /// gathered. A tensor that has no such dimension is left as it is.
-template <Nested T>
+template <class T>
 T pad_across_processes(const ProcessState& state, T data, const PadOptions& options = {},
                        std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
   detail::pad_across_processes(state, detail::leaves_of(data), options, where);
   return data;
 }

@@ -41,6 +41,19 @@ struct is_std_array : std::false_type {};
 template <class T, size_t N>
 struct is_std_array<std::array<T, N>> : std::true_type {};
 
+/// Converts to the base classes of T, and to nothing else.
+template <class T>
+struct AnyBase {
+  template <class B>
+  requires(std::is_base_of_v<B, T> && !std::is_same_v<B, T>) constexpr operator B() const noexcept;
+};
+struct NoBase {};
+/// The braces of a struct begin with its base classes. (A first field that can be made of everything takes both.)
+template <class T>
+concept HasBaseClass = requires {
+  T{AnyBase<T>()};
+} && !requires { T{NoBase()}; };
+
 /// A struct of the user's own whose fields can be bound to names: no constructors, no private parts.
 template <class T>
 concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !is_std_array<T>::value && !std::is_empty_v<T>;
@@ -48,8 +61,12 @@ concept PlainStruct = std::is_class_v<T> && std::is_aggregate_v<T> && !is_std_ar
 /// Calls `f` with all fields of `s` and returns what it returns.
 template <class S, class F>
 constexpr auto with_fields(S& s, F&& f) {
-  constexpr size_t n = field_count<std::remove_const_t<S>>();
-  static_assert(n >= 1 && n <= kMostFields, "a struct that travels between processes has 1 to 16 fields");
+  constexpr bool derived = HasBaseClass<std::remove_const_t<S>>;
+  constexpr size_t n = derived ? 0 : field_count<std::remove_const_t<S>>();
+  static_assert(!derived,
+                "a struct with a base class cannot be taken apart to find its tensors: make the base class its first field, or "
+                "write all fields into one struct");
+  static_assert(derived || (n >= 1 && n <= kMostFields), "a struct that travels between processes has 1 to 16 fields");
   // clang-format off
   if constexpr (n == 1) { auto& [a] = s; return f(a); }
   else if constexpr (n == 2) { auto& [a, b] = s; return f(a, b); }
@@ -67,6 +84,7 @@ constexpr auto with_fields(S& s, F&& f) {
   else if constexpr (n == 14) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p); }
   else if constexpr (n == 15) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q); }
   else if constexpr (n == 16) { auto& [a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r] = s; return f(a, b, c, d, e, g, h, i, j, k, l, m, o, p, q, r); }
+  else { return f(); }
   // clang-format on
 }
 

@@ -8,6 +8,7 @@
 #include <accelerate/parallel/sync_scope.h>
 #include <accelerate/training/autocast.h>
 
+#include <atomic>
 #include <concepts>
 #include <functional>
 #include <memory>
@@ -36,6 +37,8 @@ struct ModelOptions {
 namespace detail {
 
 class DataParallel;
+class KnownParameters;
+class WeightProbe;
 
 /// What a prepared model does whatever its type is.
 class ModelCore {
@@ -57,8 +60,9 @@ class ModelCore {
   const ProcessState& state() const { return state_; }
 
   /// Called before a forward pass, and after it with what it returned, which may be replaced by equal tensors. `outputs` is null
-  /// for a result in which tensors cannot be found.
-  void before_forward() const;
+  /// for a result in which tensors cannot be found. Parameters that were unfrozen or converted since the last pass are
+  /// synchronised from this one on.
+  void before_forward();
   /// A scope for the forward pass itself.
   AutocastScope autocast() const;
   bool wants_outputs() const;
@@ -67,16 +71,50 @@ class ModelCore {
   /// Exchanges gradients with the other processes; null when there are none or nothing is trained.
   const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
 
+  // --- Guards against training that goes wrong without a word ------------------------------------------------------------
+  /// Whether a backward pass that reaches the parameters now was made around this model and its precision, on one process: no
+  /// forward pass was made since gradients were dropped.
+  bool lacks_forward() const;
+  /// Whether a forward pass was made since the last step.
+  bool had_forward() const { return forward_since_step_; }
+  /// Another prepared model has some of these parameters: passes of that one are not taken for passes around this one.
+  void share_parameters();
+  /// Trained parameters that the module has got since it was prepared, by name: they are not synchronised.
+  std::vector<std::string> unknown_parameters() const;
+  /// Its optimizer is about to step. UsageError when gradients were not synchronised.
+  void before_step();
+  /// A batch of an accumulation begins, the first one or a later one. UsageError when weights have changed in between.
+  void accumulate(bool is_first, std::optional<std::source_location> where);
+  /// A loss is about to be multiplied by the factor of fp16 while no optimizer is known that would divide gradients by it.
+  /// UsageError when weights have changed since the last such loss.
+  void before_scaled_backward(std::source_location where);
+  /// The weights were loaded: they are the same on all ranks, and others than before.
+  void weights_loaded();
+  /// Where it was prepared.
+  const std::source_location& where() const { return where_; }
+
  private:
+  void warn_of_unprepared_loader();
+  WeightProbe& probe();
+  void follow_parameters();
+
   std::shared_ptr<torch::nn::Module> module_;
   ProcessState state_;
   ModelOptions options_;
+  std::source_location where_;
   std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
+  std::unique_ptr<KnownParameters> known_;       // null where nothing is synchronised
+  std::unique_ptr<WeightProbe> probe_;           // made when it is first needed
+  std::atomic<bool> forward_since_step_ = false;  // threads may run inference without NoGradGuard
+  bool shares_parameters_ = false;
+  bool loader_warned_ = false;
 };
 
 /// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process
-/// has been lost over it; what else `backward` throws comes out as it is.
-void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward);
+/// has been lost over it; UsageError that it reached one of `models` around its prepared forward pass; what else `backward`
+/// throws comes out as it is.
+void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward,
+                  const std::vector<std::shared_ptr<ModelCore>>& models = {});
 
 }  // namespace detail
 

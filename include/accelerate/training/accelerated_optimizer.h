@@ -18,6 +18,7 @@ namespace accelerate {
 
 class GradientState;
 class GradScaler;
+class Preparation;
 
 /// A prepared optimizer: steps only where gradients are complete, with the scaler where there is one, and through fused kernels
 /// where LibTorch has them (AdamW, Adam, SGD). What was prepared stays the source of truth: its options, parameter groups and
@@ -25,9 +26,10 @@ class GradScaler;
 /// whether it was skipped. Copies are the same optimizer.
 class AcceleratedOptimizer {
  public:
-  /// `optimizer` must outlive this and its copies. Without `scaler` steps are never skipped. Where a weight that modules share is
-  /// listed more than once the optimizer forgets the repetitions, as Python never has them. With `device_placement` the state it
-  /// has already goes to where its parameters are.
+  /// `optimizer` must stay where it is and outlive this and its copies: UsageError, from whatever needs it, when one of LibTorch's
+  /// does not. References to its `defaults()` are not valid any more. Without
+  /// `scaler` steps are never skipped. Where a weight that modules share is listed more than once the optimizer forgets the
+  /// repetitions, as Python never has them. With `device_placement` the state it has already goes to where its parameters are.
   AcceleratedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<GradientState> gradient_state,
                        std::shared_ptr<GradScaler> scaler = nullptr, bool device_placement = true);
   AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_ptr<GradientState> gradient_state,
@@ -58,6 +60,9 @@ class AcceleratedOptimizer {
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 
+  /// Whether the optimizer that it was prepared from was destroyed, or moved to another place.
+  bool is_gone() const;
+
   /// What was prepared.
   torch::optim::Optimizer& optimizer() const;
   /// The parameter groups of what was prepared.
@@ -70,6 +75,10 @@ class AcceleratedOptimizer {
   bool operator==(const AcceleratedOptimizer& other) const;
 
  private:
+  friend class Preparation;
+  /// `check` is called before every step, and throws where there must be none.
+  void check_steps(std::function<void(const AcceleratedOptimizer&)> check) const;
+
   struct Core;
   std::shared_ptr<Core> core_;
 };

@@ -78,6 +78,8 @@ class GradScaler {
   const GradScalerOptions& options() const { return options_; }
   /// Whether gradients were unscaled that no step has followed yet.
   bool awaits_step() const;
+  /// Whether gradients of any optimizer were ever unscaled.
+  bool has_unscaled() const { return has_unscaled_; }
   /// Steps that were taken in a row since the factor moved. Waits for the device.
   int64_t growth_tracker() const;
 
@@ -105,6 +107,7 @@ class GradScaler {
 
   GradScalerOptions options_;
   int64_t init_growth_tracker_ = 0;
+  bool has_unscaled_ = false;
   // Made on the device of the first loss.
   at::Tensor scale_, growth_tracker_;
   // The factor of the last loss: with several optimizers one may step, and move the factor, before another has unscaled.

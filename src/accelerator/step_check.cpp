@@ -1,0 +1,97 @@
+#include "accelerator/step_check.h"
+
+#include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+
+#include "core/source_line.h"
+#include "parallel/replica_check.h"
+#include "training/step_recording.h"
+
+namespace accelerate::detail {
+namespace {
+
+constexpr int64_t kStepsBetweenComparisons = 10;
+
+std::vector<std::shared_ptr<ModelCore>> alive(const std::vector<std::weak_ptr<ModelCore>>& models) {
+  std::vector<std::shared_ptr<ModelCore>> alive;
+  for (const auto& each : models) {
+    if (auto model = each.lock()) alive.push_back(std::move(model));
+  }
+  return alive;
+}
+
+size_t parameter_count(const AcceleratedOptimizer& optimizer) {
+  size_t count = 0;
+  for (const auto& group : optimizer.param_groups()) count += group.params().size();
+  return count;
+}
+
+/// Those of the optimizer that no model has are stepped with the gradients of each rank.
+void warn_of_strangers(const AcceleratedOptimizer& optimizer, const std::vector<std::shared_ptr<ModelCore>>& models) {
+  if (models.empty() || !models.front()->state().use_distributed() || !models.front()->state().is_main_process()) return;
+  auto strangers = tensors_of(optimizer.parameters());
+  for (const auto& model : models) {
+    for (const auto& parameter : model->parameters()) strangers.erase(parameter.unsafeGetTensorImpl());
+  }
+  const auto parameters = optimizer.parameters();
+  const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& parameter) {
+    return parameter.requires_grad() && strangers.contains(parameter.unsafeGetTensorImpl());
+  });
+  if (count == 0) return;
+  get_logger("accelerate")
+      .warning({.main_process_only = false},
+               "A prepared optimizer steps {} of {} parameters that belong to no prepared model: their gradients are not averaged, "
+               "and each of the {} ranks will have values of its own. Make them parameters of a module, and give it to "
+               "accelerator.prepare.",
+               count, parameters.size(), models.front()->state().num_processes());
+}
+
+}  // namespace
+
+std::unordered_set<const void*> tensors_of(const std::vector<at::Tensor>& parameters) {
+  std::unordered_set<const void*> tensors;
+  for (const auto& parameter : parameters) tensors.insert(parameter.unsafeGetTensorImpl());
+  return tensors;
+}
+
+bool shares_any(const std::unordered_set<const void*>& tensors, const std::vector<at::Tensor>& parameters) {
+  return std::any_of(parameters.begin(), parameters.end(),
+                     [&](const auto& parameter) { return tensors.contains(parameter.unsafeGetTensorImpl()); });
+}
+
+void StepCheck::find_stepped_models(const AcceleratedOptimizer& optimizer) {
+  const auto models = alive(*models_);
+  const auto own = tensors_of(optimizer.parameters());
+  stepped_.clear();
+  for (const auto& model : models) {
+    if (!shares_any(own, model->parameters())) continue;
+    stepped_.emplace_back(model);
+    const auto unknown = model->unknown_parameters();
+    if (unknown.empty()) continue;
+    throw UsageError(fmt::format(
+        "{} got parameters after it was prepared{}: {}. Their gradients are not averaged over the ranks. Give the module its last "
+        "shape before prepare, or call free_memory() and prepare everything again.",
+        model->module().name(), at_line(model->where()), fmt::join(unknown, ", ")));
+  }
+  warn_of_strangers(optimizer, models);
+}
+
+void StepCheck::operator()(const AcceleratedOptimizer& optimizer) {
+  if (const auto count = parameter_count(optimizer); count != known_parameters_) {
+    find_stepped_models(optimizer);
+    known_parameters_ = count;
+  }
+  const auto models = alive(stepped_);
+  for (const auto& model : models) model->before_step();
+  if (models.empty() || !models.front()->state().debug() || StepRecording::current()) return;
+  if (++steps_ % kStepsBetweenComparisons != 0) return;
+  const auto difference = replicas_that_differ(models.front()->state(), models, "step", models.front()->where());
+  if (!difference.empty()) throw DistributedError("Before step " + std::to_string(steps_) + " " + difference);
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,154 @@
+#include "checkpoint/save_lock.h"
+
+#include <accelerate/core/error.h>
+#include <accelerate/core/logging.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace accelerate {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The lock files of this process. The kernel counts no locks: the first descriptor of a file that is closed would release all.
+struct Held {
+  int descriptor = -1;
+  int users = 0;
+  pid_t owner = getpid();  // a child of a fork has the descriptor and not the lock
+};
+std::mutex held_mutex;
+std::map<fs::path, Held>& held_locks() {
+  static auto* locks = new std::map<fs::path, Held>();  // for accelerators that end after it
+  return *locks;
+}
+
+void forget_locks_of_parent() {
+  std::erase_if(held_locks(), [](const auto& item) {
+    if (item.second.owner == getpid()) return false;
+    if (item.second.descriptor >= 0) close(item.second.descriptor);
+    return true;
+  });
+}
+
+struct flock whole_file(short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+bool has_no_locks(int reason) { return reason == ENOLCK || reason == ENOSYS || reason == EOPNOTSUPP || reason == EINVAL; }
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "this host";
+}
+
+/// What the holder has written about itself, without whatever a terminal would obey.
+std::string holder_in(int descriptor) {
+  char text[512] = {};
+  const ssize_t size = pread(descriptor, text, sizeof(text) - 1, 0);
+  std::string holder(text, size > 0 ? static_cast<size_t>(size) : 0);
+  std::replace_if(
+      holder.begin(), holder.end(), [](char c) { return c < 0x20 || c > 0x7e; }, ' ');
+  return holder.empty() ? "another process" : holder.substr(0, holder.find_last_not_of(' ') + 1);
+}
+
+void name_holder(int descriptor) {
+  const auto text = fmt::format("process {} on {}\n", getpid(), host_name());
+  // Only for messages: without room the lock is as good.
+  if (ftruncate(descriptor, 0) != 0 || pwrite(descriptor, text.data(), text.size(), 0) < 0) return;
+}
+
+/// Whether the descriptor is of the file that has that name now: its last holder may have removed it meanwhile.
+bool is_current(int descriptor, const fs::path& file) {
+  struct stat own {
+  }, named{};
+  return fstat(descriptor, &own) == 0 && stat(file.c_str(), &named) == 0 && own.st_dev == named.st_dev &&
+         own.st_ino == named.st_ino;
+}
+
+/// A descriptor that holds the lock, or -1 where there are no locks.
+int lock_file(const fs::path& file, const std::string& folder) {
+  for (;;) {
+    const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (descriptor < 0) throw CheckpointError(fmt::format("Cannot make {}: {}.", file.string(), std::strerror(errno)));
+    auto lock = whole_file(F_WRLCK);
+    if (fcntl(descriptor, F_SETLK, &lock) == 0) {
+      if (is_current(descriptor, file)) {
+        name_holder(descriptor);
+        return descriptor;
+      }
+      close(descriptor);
+      continue;
+    }
+    const int reason = errno;
+    const std::string holder = holder_in(descriptor);
+    close(descriptor);
+    if (reason == EINTR) continue;
+    if (has_no_locks(reason)) {
+      unlink(file.c_str());
+      get_logger("accelerate")
+          .warning_once("{} is on a file system without locks ({}): see to it yourself that no two runs save there.", folder,
+                        std::strerror(reason));
+      return -1;
+    }
+    throw CheckpointError(
+        fmt::format("{} saves to {} already. Two runs would destroy each other's checkpoints: give each a folder of its own, or "
+                    "stop the other one.",
+                    holder, folder));
+  }
+}
+
+}  // namespace
+
+SaveLock::SaveLock(fs::path file, const std::string& folder) : file_(std::move(file)) {
+  const std::lock_guard guard(held_mutex);
+  forget_locks_of_parent();
+  auto& held = held_locks()[file_];
+  if (held.users == 0) {
+    try {
+      held.descriptor = lock_file(file_, folder);
+    } catch (...) {
+      held_locks().erase(file_);
+      throw;
+    }
+  }
+  ++held.users;
+}
+
+SaveLock::~SaveLock() {
+  const std::lock_guard guard(held_mutex);
+  forget_locks_of_parent();
+  const auto held = held_locks().find(file_);
+  if (held == held_locks().end() || --held->second.users > 0) return;
+  if (held->second.descriptor >= 0) {
+    if (is_current(held->second.descriptor, file_)) unlink(file_.c_str());  // while it is locked: nobody else has it
+    close(held->second.descriptor);
+  }
+  held_locks().erase(held);
+}
+
+bool SaveLock::is_held(const fs::path& file) {
+  {
+    const std::lock_guard guard(held_mutex);
+    forget_locks_of_parent();
+    if (held_locks().contains(file)) return false;  // by this process; closing another descriptor would release it
+  }
+  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0) return false;
+  auto lock = whole_file(F_RDLCK);
+  const bool asked = fcntl(descriptor, F_GETLK, &lock) == 0;
+  close(descriptor);
+  return asked && lock.l_type != F_UNLCK;
+}
+
+}  // namespace accelerate

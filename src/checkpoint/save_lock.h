@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace accelerate {
+
+/// Keeps other processes from writing to a folder, by a lock on a file beside it. The kernel releases it when this process ends,
+/// however it ends, and no child of a fork shares it. The file says who holds the lock; it is removed with it.
+/// Several locks of one process on one file are the same lock.
+class SaveLock {
+ public:
+  /// CheckpointError names the process and the host that have it, and `folder`, which is what they write to. Where a file system
+  /// has no locks nothing is locked, and a warning says so, once.
+  SaveLock(std::filesystem::path file, const std::string& folder);
+  ~SaveLock();
+  SaveLock(const SaveLock&) = delete;
+  SaveLock& operator=(const SaveLock&) = delete;
+
+  /// Whether another process holds the lock.
+  static bool is_held(const std::filesystem::path& file);
+
+ private:
+  std::filesystem::path file_;
+};
+
+}  // namespace accelerate

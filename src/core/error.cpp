@@ -1,0 +1,9 @@
+#include <accelerate/core/error.h>
+
+#include "core/escaped.h"
+
+namespace accelerate {
+
+Error::Error(const std::string& message) : std::runtime_error(escaped_lines(message)) {}
+
+}  // namespace accelerate

@@ -1,0 +1,28 @@
+// Mistakes in patterns. The compiler must answer each with the sentence that stands before it: see mistakes.py.
+#include <accelerate/core/logging.h>
+
+void mistakes(const accelerate::Logger& logger, const std::string& text) {
+  // expect: the pattern has more {} than there are arguments
+  accelerate::format("{} of {}", 1.0);
+  // expect: an argument has no {} in the pattern
+  logger.info("loss", 1.0);
+  // expect: the letter that ends a place does not fit its argument
+  logger.info({}, "{:d}", 1.0);
+  // expect: a precision (.3) is for floating point and text
+  logger.warning_once("{:.3}", 7);
+  // expect: a { in the pattern has no }: write {{ for a brace
+  accelerate::format("{} {", 7);
+  // expect: a } in the pattern has no {: write }} for a brace
+  accelerate::format("{} }", 7);
+  // expect: is not a constant expression
+  accelerate::format(text, 7);
+}
+
+// And what is right stays right.
+void right(const accelerate::Logger& logger, const std::string& text) {
+  accelerate::format("{{}} {:>8} {:.3f} {:{}d}", text, 0.5f, 7, 8);
+  accelerate::format(text);
+  accelerate::format(accelerate::runtime_format(text), 7);
+  logger.info(text);
+  logger.info({.in_order = true}, "{1} {0}", text, 7);
+}

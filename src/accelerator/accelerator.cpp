@@ -119,6 +119,7 @@ std::shared_ptr<detail::StepCapture> Accelerator::step_capture(const CaptureOpti
 }
 
 AutocastScope Accelerator::autocast(const AutocastOptions& options) const {
+  for (const auto& model : models_) model->expect_autocast_calls();
   return AutocastScope(mixed_precision(), device().type(), options);
 }
 

@@ -9,6 +9,7 @@
 #include <charconv>
 
 #include "checkpoint/staged_folder.h"
+#include "core/file.h"
 
 namespace accelerate::detail {
 namespace {
@@ -27,7 +28,6 @@ std::optional<int64_t> number_in(const std::string& name) {
   return problem == std::errc() && end == name.data() + name.size() && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
-/// A folder cannot be renamed from one file system to another.
 bool begins_a_file_system(const fs::path& folder) {
   struct stat own {
   }, above{};
@@ -51,10 +51,16 @@ void check_not_around_current(const fs::path& place, const std::string& named) {
 
 std::vector<int64_t> checkpoint_numbers(const fs::path& folder) {
   std::vector<int64_t> numbers;
-  std::error_code problem, ignored;
+  std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
     const auto number = number_in(entry->path().filename().string());
-    if (number && entry->is_directory(ignored)) numbers.push_back(*number);
+    if (!number) continue;
+    std::error_code unknown;
+    if (entry->is_directory(unknown)) numbers.push_back(*number);
+    // One that was removed meanwhile, or a link to nothing, is none; of what cannot be looked at nobody knows.
+    if (!unknown || unknown == std::errc::no_such_file_or_directory) continue;
+    problem = unknown;
+    break;
   }
   if (problem && problem != std::errc::no_such_file_or_directory) {
     throw CheckpointError(fmt::format("Cannot look for checkpoints in {}: {}.", folder.string(), problem.message()));
@@ -76,17 +82,28 @@ fs::path without_links(const fs::path& path) {
   if (problem) throw CheckpointError(fmt::format("Cannot use the folder {}: {}.", path.string(), problem.message()));
   const fs::path named = place.has_filename() ? place : place.parent_path();  // of a trailing slash
   if (fs::is_symlink(fs::symlink_status(named, problem))) {
-    throw CheckpointError(fmt::format("Cannot write the folder {}: it is a symbolic link to {}, which is not there.",
+    throw CheckpointError(fmt::format("Cannot use the folder {}: it is a symbolic link to {}, which is not there.",
                                       path.string(), fs::read_symlink(named, problem).string()));
   }
   return named;
 }
 
+ProjectPlaces project_places(const fs::path& checkpoints) {
+  const fs::path folder = without_links(checkpoints);
+  // A folder cannot be renamed from one file system to another.
+  const fs::path parent = begins_a_file_system(folder) ? folder : folder.parent_path();
+  return {.checkpoints = folder, .unfinished = parent / kUnfinished, .lock = parent / kProjectLock};
+}
+
 SavePlaces numbered_places(const std::string& folder) {
-  const fs::path place = without_links(folder), checkpoints = place.parent_path();
-  check_not_around_current(place, folder);
-  const fs::path unfinished = (begins_a_file_system(checkpoints) ? checkpoints : checkpoints.parent_path()) / kUnfinished;
-  return {.target = place, .aside = unfinished / place.filename(), .lock = unfinished.parent_path() / kProjectLock};
+  const fs::path named = folder;
+  const auto project = project_places(named.parent_path());
+  // Only the folder of all checkpoints is followed: what a link in it leads to is not ours to replace or to remove.
+  const SavePlaces places{.target = project.checkpoints / named.filename(),
+                          .aside = project.unfinished / named.filename(),
+                          .lock = project.lock};
+  check_not_around_current(places.target, folder);
+  return places;
 }
 
 SavePlaces own_places(const std::string& folder) {
@@ -98,6 +115,10 @@ SavePlaces own_places(const std::string& folder) {
 
 void remove_checkpoint(const std::string& folder) {
   const auto places = numbered_places(folder);
+  if (fs::is_symlink(fs::symlink_status(places.target))) {
+    fs::remove(places.target);
+    return;
+  }
   if (const auto mounted = mounted_in(places.target); !mounted.empty())
     throw CheckpointError(fmt::format("{}: something is mounted at {}", places.target.string(), mounted.string()));
   make_folder(places.aside.parent_path());
@@ -111,26 +132,30 @@ void remove_checkpoint(const std::string& folder) {
 void recover_checkpoint(const std::string& folder) {
   std::error_code ignored;
   if (fs::exists(folder, ignored)) return;
-  const auto places = own_places(folder);
-  if (!StagedFolder::is_interrupted(places.aside)) return;
-  const SaveLock lock(places.lock, places.target.string());
-  StagedFolder::recover(places.target, places.aside);
+  const auto recover = [](const SavePlaces& places) {
+    if (!StagedFolder::is_interrupted(places.aside)) return false;
+    const SaveLock lock(places.lock, places.target.string());
+    StagedFolder::recover(places.target, places.aside);
+    return true;
+  };
+  if (!recover(own_places(folder)) && number_in(fs::path(folder).filename().string())) recover(numbered_places(folder));
 }
 
 void recover_checkpoints(const std::string& checkpoints) {
   checkpoint_numbers(checkpoints);  // tells when they cannot be read
-  const auto places = numbered_places((fs::path(checkpoints) / checkpoint_name(0)).string());
-  const fs::path unfinished = places.aside.parent_path();
+  const auto project = project_places(checkpoints);
   std::error_code problem;
   std::vector<fs::path> interrupted;
-  for (fs::directory_iterator entry(unfinished, problem), end; !problem && entry != end; entry.increment(problem)) {
+  for (fs::directory_iterator entry(project.unfinished, problem), end; !problem && entry != end; entry.increment(problem)) {
     if (StagedFolder::is_interrupted(entry->path())) interrupted.push_back(entry->path());
     const fs::path replaced = entry->path().parent_path() / entry->path().stem();  // of one whose new folder is in its place
-    if (entry->path().extension() == ".old" && !fs::exists(replaced, problem)) interrupted.push_back(replaced);
+    if (entry->path().extension() == ".old" && !fs::exists(replaced)) interrupted.push_back(replaced);
   }
-  if (interrupted.empty() || SaveLock::is_held(places.lock)) return;
-  const SaveLock lock(places.lock, checkpoints);
-  for (const auto& aside : interrupted) StagedFolder::recover(places.target.parent_path() / aside.filename(), aside);
+  if (problem && problem != std::errc::no_such_file_or_directory)
+    throw FileAccessError(fmt::format("Cannot read {}: {}.", project.unfinished.string(), problem.message()));
+  if (interrupted.empty() || SaveLock::is_held(project.lock)) return;
+  const SaveLock lock(project.lock, checkpoints);
+  for (const auto& aside : interrupted) StagedFolder::recover(project.checkpoints / aside.filename(), aside);
 }
 
 }  // namespace accelerate::detail

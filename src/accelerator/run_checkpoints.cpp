@@ -50,9 +50,19 @@ std::string defect_of(const RunParts& parts, const std::string& folder, bool ver
     return "";
   } catch (const FileAccessError&) {
     throw;  // it says nothing about the checkpoint
+  } catch (const std::bad_alloc&) {
+    throw;  // nor does this
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const std::exception& error) {
     return error.what();
   }
+}
+
+/// Whether a live run that this one only reads from has removed it meanwhile.
+bool is_gone(const fs::path& folder) {
+  std::error_code ignored;
+  return !fs::exists(folder, ignored);
 }
 
 /// What a call throws, as text.
@@ -112,10 +122,11 @@ RunCheckpoints::Target RunCheckpoints::choose_target(const ProcessState& state, 
   const std::string failure = failure_of([&] {
     if (project_.iteration || !leads(state)) return;
     const auto present = checkpoint_numbers(checkpoints_folder());
-    if (present.empty()) return;
-    if (present.back() == INT64_MAX)
+    if (!present.empty() && present.back() == INT64_MAX)
       throw UsageError(fmt::format("no number is left after {} in {}.", checkpoint_name(present.back()), checkpoints_folder()));
-    number = present.back() + 1;
+    if (!present.empty()) number = present.back() + 1;
+    // Something else may have that name: a file, a link to nothing.
+    while (fs::exists(fs::symlink_status(fs::path(checkpoints_folder()) / checkpoint_name(number)))) ++number;
   });
   throw_failure("save_state", shared_failure(state, failure, where));
   // The highest: machines that keep their own checkpoints may have been stopped between two of them.
@@ -123,15 +134,20 @@ RunCheckpoints::Target RunCheckpoints::choose_target(const ProcessState& state, 
   return {.folder = (fs::path(checkpoints_folder()) / checkpoint_name(number)).string(), .number = number};
 }
 
-void RunCheckpoints::own_project(const SavePlaces& places) {
-  const fs::path unfinished = places.aside.parent_path();
-  if (!project_lock_) {
-    make_folder(unfinished.parent_path());
-    project_lock_.emplace(places.lock, unfinished.parent_path().string());
+void RunCheckpoints::own_project() {
+  if (project_lock_) return;
+  const auto project = project_places(checkpoints_folder());
+  make_folder(project.lock.parent_path());
+  project_lock_.emplace(project.lock, project.lock.parent_path().string());
+  if (!project_lock_->is_first()) return;  // another accelerator of this process may be saving
+  try {
+    recover_checkpoints(checkpoints_folder());
+  } catch (...) {
+    project_lock_.reset();
+    throw;
   }
-  recover_checkpoints(checkpoints_folder());
   std::error_code ignored;
-  fs::remove_all(unfinished, ignored);  // of saves and removals that were cut short, under whatever number
+  fs::remove_all(project.unfinished, ignored);  // of interrupted saves and removals, under whatever number
 }
 
 void RunCheckpoints::release() {
@@ -152,7 +168,7 @@ std::string RunCheckpoints::save(const RunParts& parts, const std::string& folde
     const auto places = target.number ? numbered_places(target.folder) : own_places(target.folder);
     job.aside = places.aside.string();
     if (!leads(parts.state)) return;
-    if (target.number) own_project(places);
+    if (target.number) own_project();
     job.staged = std::make_shared<StagedFolder>(places.target, places.aside, places.lock);
   });
   throw_failure("save_state", shared_failure(parts.state, failure, where));
@@ -247,7 +263,7 @@ void RunCheckpoints::remove_oldest(int64_t saved) const {
     // What is new is there and whole, or nothing older goes.
     const auto manifest = read_manifest(folder / checkpoint_name(saved));
     const auto defect = manifest ? find_defect(folder / checkpoint_name(saved), *manifest) : "it has no manifest";
-    if (!defect.empty()) throw CheckpointError(fmt::format("{} is not whole: {}", checkpoint_name(saved), defect));
+    if (!defect.empty()) throw CheckpointError(fmt::format("{} is not complete: {}", checkpoint_name(saved), defect));
     numbers = checkpoint_numbers(folder);
   }));
   std::erase(numbers, saved);
@@ -272,11 +288,16 @@ struct Candidates {
   void pass_over(const RunParts& parts, bool verify, int64_t limit, std::unique_ptr<FolderFiles>& files) {
     while (!numbers.empty()) {
       const fs::path candidate = folder / checkpoint_name(numbers.back());
-      const std::string defect =
-          numbers.back() > limit ? "another machine does not have it" : defect_of(parts, candidate.string(), verify, files);
+      std::string defect = "another machine does not have it";
+      if (numbers.back() <= limit) {
+        try {
+          defect = defect_of(parts, candidate.string(), verify, files);
+        } catch (const FileAccessError&) {
+          if (!is_gone(candidate)) throw;  // gone: NFS answers with a stale handle
+        }
+      }
       if (defect.empty()) return;
-      std::error_code ignored;
-      if (!fs::exists(candidate, ignored)) {  // its run has removed it meanwhile, and has newer ones
+      if (is_gone(candidate)) {  // its run has newer ones
         numbers = checkpoint_numbers(folder);
         std::erase_if(numbers,
                       [&](int64_t number) { return std::find(refused.begin(), refused.end(), number) != refused.end(); });
@@ -352,30 +373,48 @@ std::optional<std::string> RunCheckpoints::find_checkpoint(const RunParts& parts
   return path;
 }
 
+bool RunCheckpoints::is_gone_anywhere(const ProcessState& state, const std::string& folder, std::source_location where) const {
+  const auto gone = gather_object(state, std::vector<int64_t>{is_gone(folder) ? 1 : 0}, where);
+  return std::find(gone.begin(), gone.end(), 1) != gone.end();
+}
+
+std::shared_ptr<LoadedRun> RunCheckpoints::read(RunParts& parts, const std::string& folder, const LoadStateOptions& options,
+                                                std::source_location where) const {
+  const auto models = parts.models;
+  for (;;) {
+    parts.models = models;
+    std::unique_ptr<FolderFiles> files;
+    const auto found = find_checkpoint(parts, folder, options.verify, files, where);
+    if (!found) return nullptr;
+    if (!files || files->folder() != *found) files = std::make_unique<FolderFiles>(*found);
+    const Busy busy("load_state", *found);
+    std::shared_ptr<LoadedRun> loaded;
+    std::string failure = failure_of([&] {
+      auto modules = modules_of(parts);
+      for (const auto& hook : *load_hooks_) hook(modules, *found);
+      std::erase_if(parts.models, [&](const auto& model) {
+        return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
+      });
+      loaded = read_run(parts, *files);
+      loaded->restart_epoch = options.restart_epoch;
+    });
+    failure = shared_failure(parts.state, failure, where);
+    if (failure.empty()) return loaded;
+    // The newest of a live run may be removed, for a newer one, between two looks at it.
+    if (!folder.empty() || !is_gone_anywhere(parts.state, *found, where)) throw_failure("load_state", failure);
+  }
+}
+
 std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::string& folder, const LoadStateOptions& options,
                                                 std::source_location where) {
   finish(parts.state, where);
-  std::unique_ptr<FolderFiles> files;
-  const auto found = find_checkpoint(parts, folder, options.verify, files, where);
-  if (!found) return std::nullopt;
-  if (!files || files->folder() != *found) files = std::make_unique<FolderFiles>(*found);
-  const Busy busy("load_state", *found);
   const RunParts all_parts = parts;  // hooks take models out, which optimizers still have parameters of
-  std::shared_ptr<LoadedRun> loaded;
-  std::string failure = failure_of([&] {
-    auto modules = modules_of(parts);
-    for (const auto& hook : *load_hooks_) hook(modules, *found);
-    std::erase_if(parts.models, [&](const auto& model) {
-      return std::find(modules.begin(), modules.end(), &model->module()) == modules.end();
-    });
-    loaded = read_run(parts, *files);
-    loaded->restart_epoch = options.restart_epoch;
-    files.reset();  // tensors hold the memory that they lie in
-  });
-  throw_failure("load_state", shared_failure(parts.state, failure, where));
+  const auto loaded = read(parts, folder, options, where);
+  if (!loaded) return std::nullopt;
+  const Busy busy("load_state", loaded->folder);
   // What was set is set back unless it could be set everywhere.
   UndoList undo;
-  failure = failure_of([&] {
+  const std::string failure = failure_of([&] {
     restore_small_parts(parts, *loaded, undo);
     check_parameter_names(all_parts, *loaded);
   });
@@ -383,7 +422,7 @@ std::optional<std::string> RunCheckpoints::load(RunParts parts, const std::strin
   undo.forget();
   restore_weights(parts, *loaded);
   python_random_ = loaded->random ? loaded->random->python : nullptr;
-  return found;
+  return loaded->folder;
 }
 
 }  // namespace accelerate::detail

@@ -51,7 +51,7 @@ class RunCheckpoints {
   std::vector<int> writers_of(const ProcessState& state, std::source_location where) const;
   void write(const ProcessState& state, SaveJob job, bool async, std::source_location where);
   /// Keeps other runs away from numbered checkpoints from now on, and puts right what one that ended left half done.
-  void own_project(const SavePlaces& places);
+  void own_project();
   /// Those above the limit, but for the one that was just saved.
   void remove_oldest(int64_t saved) const;
   RunSnapshot take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
@@ -65,6 +65,11 @@ class RunCheckpoints {
   /// none can be used.
   std::optional<int64_t> newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
                                            std::source_location where) const;
+
+  /// Reads what load_state is given, after the load hooks, which may take models out of `parts`. Null when there is none.
+  std::shared_ptr<LoadedRun> read(RunParts& parts, const std::string& folder, const LoadStateOptions& options,
+                                  std::source_location where) const;
+  bool is_gone_anywhere(const ProcessState& state, const std::string& folder, std::source_location where) const;
 
   ProjectConfiguration project_;
   // Shared with the handles that remove hooks.

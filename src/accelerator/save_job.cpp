@@ -117,7 +117,7 @@ std::string SaveJob::put_together() const {
     write_text(staged->path() / kManifestName, manifest_text(manifest));
     // Not by trust in the reports: on a network file system, or with a second run in the same place, files may be gone.
     if (const auto defect = find_defect(staged->path(), manifest); !defect.empty())
-      throw CheckpointError(fmt::format("{} is not whole: {}.", staged->path().string(), defect));
+      throw CheckpointError(fmt::format("{} is not complete: {}.", staged->path().string(), defect));
     const auto before = files_of(staged->target());
     staged->commit([&](const std::string& name) { return before.contains(name) || is_run_file(name); });
   } catch (const std::exception& error) {

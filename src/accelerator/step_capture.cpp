@@ -98,6 +98,7 @@ StepCapture::StepCapture(std::function<RunParts()> parts, c10::Device device, Ca
 /// At the first call, when everything is prepared.
 void StepCapture::begin() {
   parts_ = find_parts_();
+  std::erase_if(parts_->optimizers, [](const auto& optimizer) { return optimizer.is_gone(); });  // of an earlier phase
   recorder_ = graph_device_maker()(device_);
   if (!recorder_) {
     tell(device_.is_cpu() ? "a CPU does what it is told at once, there is nothing to record"
@@ -123,6 +124,7 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
     return {};
   }
   if (!parts_) begin();
+  for (const auto& optimizer : parts_->optimizers) optimizer.param_groups();  // UsageError when it was destroyed
   // One that was frozen as a whole synchronises from when it is trained.
   for (const auto& model : parts_->models) {
     const auto& parallel = model->data_parallel();

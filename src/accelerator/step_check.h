@@ -27,7 +27,12 @@ class StepCheck {
   void find_stepped_models(const AcceleratedOptimizer& optimizer);
 
   std::shared_ptr<const std::vector<std::weak_ptr<ModelCore>>> models_;
-  std::vector<std::weak_ptr<ModelCore>> stepped_;
+  struct Stepped {
+    std::weak_ptr<ModelCore> model;
+    /// Whether the optimizer has all its trained parameters.
+    bool is_whole;
+  };
+  std::vector<Stepped> stepped_;
   size_t known_parameters_ = 0;
   int64_t steps_ = 0;
 };

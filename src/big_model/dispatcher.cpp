@@ -14,6 +14,7 @@
 
 #include "big_model/offload_budget.h"
 #include "big_model/offloaded_before.h"
+#include "core/escaped.h"
 #include "distributed/tensor_text.h"
 #include "residency/init_log.h"
 #include "residency/interception.h"
@@ -108,7 +109,7 @@ void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
 void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::string>& missing,
                         const std::vector<std::string>& unexpected, const std::vector<std::string>& misshapen) const {
   const auto listed = [](const char* title, const std::vector<std::string>& names, const char* between) {
-    return names.empty() ? std::string() : fmt::format("\n  {}: {}", title, fmt::join(names, between));
+    return names.empty() ? std::string() : fmt::format("\n  {}: {}", title, escaped(fmt::format("{}", fmt::join(names, between))));
   };
   const std::string differs = rules.strict ? listed("missing", missing, " ") + listed("unexpected", unexpected, " ") : "";
   if (!misshapen.empty() || !differs.empty()) {
@@ -117,7 +118,8 @@ void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::str
   }
   if (unexpected.empty()) return;
   get_logger("accelerate")
-      .warning("{} has weights that the model lacks: {}.", rules.path, fmt::format("{}", fmt::join(unexpected, ", ")));
+      .warning("{} has weights that the model lacks: {}.", escaped(rules.path),
+               escaped(fmt::format("{}", fmt::join(unexpected, ", ")), kLongestQuote));
 }
 
 bool Dispatcher::converts(const Weight& weight) const {
@@ -363,8 +365,8 @@ std::shared_ptr<DispatchCore> Dispatcher::run(std::optional<uint64_t> limit) {
   core->pager = make_pager(bytes);
   prepare_calls(*core);
   if (writer_) writer_->stage_index();
+  if (writer_) writer_->finish();  // as a whole or not at all
   // Here ends what can fail.
-  if (writer_) writer_->finish();
   writer_.reset();
   commit(core->crosses_devices);
   return core;

@@ -80,6 +80,53 @@ bool has_bytes(const std::string& path, const char* bytes, uint64_t size) {
   return true;
 }
 
+/// Files that were moved to their places. Its end puts back what they replaced, the same files as before, unless all are kept: a
+/// model whose weights are there goes on reading them.
+class PlacedFiles {
+ public:
+  PlacedFiles() = default;
+  ~PlacedFiles() {
+    for (auto each = placed_.rbegin(); each != placed_.rend(); ++each) {
+      if (each->backup.empty()) {
+        unlink(each->path.c_str());
+      } else {
+        rename(each->backup.c_str(), each->path.c_str());
+      }
+    }
+  }
+  PlacedFiles(const PlacedFiles&) = delete;
+  PlacedFiles& operator=(const PlacedFiles&) = delete;
+
+  void place(OutputFile& file) {
+    const std::string path = file.path().string(), backup = file.staged().string() + ".old";
+    struct stat status {};
+    const bool replaces = lstat(path.c_str(), &status) == 0;
+    // A second name, so that the first one is there at every instant; not every file system has those.
+    if (replaces && link(path.c_str(), backup.c_str()) != 0 && rename(path.c_str(), backup.c_str()) != 0)
+      throw CheckpointError(fmt::format("Cannot replace {}: {}.", path, std::strerror(errno)));
+    try {
+      file.place();
+    } catch (...) {
+      if (replaces) rename(backup.c_str(), path.c_str());
+      if (replaces) unlink(backup.c_str());  // two names of one file are left as they are by a rename
+      throw;
+    }
+    placed_.push_back({path, replaces ? backup : ""});
+  }
+  void keep() {
+    for (const auto& each : placed_) {
+      if (!each.backup.empty()) unlink(each.backup.c_str());
+    }
+    placed_.clear();
+  }
+
+ private:
+  struct Placed {
+    std::string path, backup;
+  };
+  std::vector<Placed> placed_;
+};
+
 }  // namespace
 
 std::vector<StoredTensor> list_offloaded(const std::string& folder) {
@@ -101,7 +148,7 @@ FolderLock::FolderLock(const std::string& folder) {
   descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0) throw CheckpointError(fmt::format("Cannot open {}: {}.", folder, std::strerror(errno)));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  get_logger("accelerate").info("Another process writes to {}: waiting for it.", folder);
+  get_logger("accelerate").info("Another process writes to {}: waiting for it.", escaped(folder));
   while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }
@@ -156,7 +203,9 @@ void OffloadWriter::stage_index() {
 }
 
 void OffloadWriter::finish() {
-  for (const auto& file : staged_) file->place();  // the index is the last
+  PlacedFiles placed;
+  for (const auto& file : staged_) placed.place(*file);  // the index is the last
+  placed.keep();
   lock_.sync();
   staged_.clear();
 }

@@ -47,7 +47,7 @@ class OffloadWriter {
   Written write(const std::string& name, const at::Tensor& tensor);
   /// Writes the index, beside its place like all others: what is left for `finish` are renames.
   void stage_index();
-  /// Moves everything to its place.
+  /// Moves everything to its place. CheckpointError when something cannot be moved, and then nothing is.
   void finish();
 
  private:

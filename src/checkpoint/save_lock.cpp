@@ -7,11 +7,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
+
+#include "core/escaped.h"
 
 namespace accelerate {
 namespace {
@@ -52,14 +53,12 @@ std::string host_name() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "this host";
 }
 
-/// What the holder has written about itself, without whatever a terminal would obey.
+/// What the holder has written about itself.
 std::string holder_in(int descriptor) {
   char text[512] = {};
   const ssize_t size = pread(descriptor, text, sizeof(text) - 1, 0);
-  std::string holder(text, size > 0 ? static_cast<size_t>(size) : 0);
-  std::replace_if(
-      holder.begin(), holder.end(), [](char c) { return c < 0x20 || c > 0x7e; }, ' ');
-  return holder.empty() ? "another process" : holder.substr(0, holder.find_last_not_of(' ') + 1);
+  const std::string holder(text, size > 0 ? static_cast<size_t>(size) : 0);
+  return holder.empty() ? "Another process" : "P" + escaped(holder.substr(0, holder.find('\n'))).substr(1);
 }
 
 void name_holder(int descriptor) {
@@ -76,10 +75,21 @@ bool is_current(int descriptor, const fs::path& file) {
          own.st_ino == named.st_ino;
 }
 
+/// Once in a process, not once in a save.
+void warn_of_missing_locks(const std::string& folder, int reason) {
+  static const auto* const logger = new Logger(get_logger("accelerate"));
+  logger->warning_once("{} is on a file system without file locks ({}): concurrent runs that save there are not detected.",
+                       escaped(folder), std::strerror(reason));
+}
+
 /// A descriptor that holds the lock, or -1 where there are no locks.
 int lock_file(const fs::path& file, const std::string& folder) {
+  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
   for (;;) {
-    const int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    int descriptor = open(file.c_str(), kFlags | O_CREAT | O_EXCL, 0666);
+    const bool created = descriptor >= 0;
+    if (!created && errno == EEXIST) descriptor = open(file.c_str(), kFlags);
+    if (descriptor < 0 && errno == ENOENT && fs::exists(file.parent_path())) continue;  // its holder has just removed it
     if (descriptor < 0) throw CheckpointError(fmt::format("Cannot make {}: {}.", file.string(), std::strerror(errno)));
     auto lock = whole_file(F_WRLCK);
     if (fcntl(descriptor, F_SETLK, &lock) == 0) {
@@ -95,10 +105,8 @@ int lock_file(const fs::path& file, const std::string& folder) {
     close(descriptor);
     if (reason == EINTR) continue;
     if (has_no_locks(reason)) {
-      unlink(file.c_str());
-      get_logger("accelerate")
-          .warning_once("{} is on a file system without locks ({}): see to it yourself that no two runs save there.", folder,
-                        std::strerror(reason));
+      if (created) unlink(file.c_str());  // that of another run, which may have found locks, stays
+      warn_of_missing_locks(folder, reason);
       return -1;
     }
     throw CheckpointError(
@@ -114,7 +122,8 @@ SaveLock::SaveLock(fs::path file, const std::string& folder) : file_(std::move(f
   const std::lock_guard guard(held_mutex);
   forget_locks_of_parent();
   auto& held = held_locks()[file_];
-  if (held.users == 0) {
+  is_first_ = held.users == 0;
+  if (is_first_) {
     try {
       held.descriptor = lock_file(file_, folder);
     } catch (...) {
@@ -138,11 +147,10 @@ SaveLock::~SaveLock() {
 }
 
 bool SaveLock::is_held(const fs::path& file) {
-  {
-    const std::lock_guard guard(held_mutex);
-    forget_locks_of_parent();
-    if (held_locks().contains(file)) return false;  // by this process; closing another descriptor would release it
-  }
+  // To the end: closing this descriptor releases a lock that another thread takes meanwhile.
+  const std::lock_guard guard(held_mutex);
+  forget_locks_of_parent();
+  if (held_locks().contains(file)) return false;  // by this process; closing another descriptor would release it
   const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0) return false;
   auto lock = whole_file(F_RDLCK);

@@ -12,9 +12,13 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <set>
 
 #include "checkpoint/manifest.h"
 #include "core/crc32.h"
+#include "core/escaped.h"
+#include "core/file.h"
 
 namespace accelerate {
 namespace {
@@ -32,20 +36,24 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// Whether it holds a checkpoint with all files that belong to it.
-bool is_whole(const fs::path& folder) {
+/// Whether it holds a checkpoint with all files that belong to it. FileAccessError when that cannot be known.
+bool is_complete(const fs::path& folder) {
   try {
     const auto manifest = read_manifest(folder);
     return manifest && find_defect(folder, *manifest).empty();
+  } catch (const FileAccessError&) {
+    throw;
   } catch (const Error&) {
     return false;
   }
 }
 
 /// Not every file system knows a file under two names, and not every file of another user may be given a second one.
-bool wants_copy(int reason) { return reason == EPERM || reason == EOPNOTSUPP || reason == EXDEV || reason == EMLINK; }
+bool wants_copy(int reason) {
+  return reason == EPERM || reason == EOPNOTSUPP || reason == ENOSYS || reason == EXDEV || reason == EMLINK;
+}
 
-/// The same file under another name, or where that cannot be had a copy.
+/// The same file under another name, or where that cannot be had a durable copy.
 void keep_file(const fs::path& from, const fs::path& to) {
   if (linkat(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), 0) == 0 || errno == EEXIST) return;
   const int reason = errno;
@@ -55,23 +63,30 @@ void keep_file(const fs::path& from, const fs::path& to) {
     fs::copy(from, to, fs::copy_options::copy_symlinks, problem);
   }
   if (problem) fail_to("keep", from, problem.message());
+  if (wants_copy(reason) && fs::is_regular_file(fs::symlink_status(to))) InputFile(to).settle();
 }
 
-/// Who may do what with a folder. The owner of a folder of somebody else's can only be kept by root.
-void keep_access(const fs::path& from, const fs::path& to) {
+struct stat status_of(const fs::path& path) {
   struct stat status {};
-  if (stat(from.c_str(), &status) != 0) fail_to("read", from, std::strerror(errno));
-  if (chown(to.c_str(), status.st_uid, status.st_gid) != 0) {
-    struct stat own {};
-    if (chown(to.c_str(), static_cast<uid_t>(-1), status.st_gid) != 0 || stat(to.c_str(), &own) != 0 ||
-        own.st_uid != status.st_uid)
-      get_logger("accelerate")
-          .warning({.main_process_only = false},
-                   "{} belongs to user {}, group {}. The folder that replaces it will not: only root can give folders away.",
-                   from.string(), status.st_uid, status.st_gid);
-  }
-  // After the owner: a change of that takes some of them away.
-  if (chmod(to.c_str(), status.st_mode & 07777) != 0) fail_to("set the permissions of", to, std::strerror(errno));
+  if (stat(path.c_str(), &status) != 0) fail_to("read", path, std::strerror(errno));
+  return status;
+}
+
+/// The owner of a folder of somebody else's can only be kept by root.
+void keep_owner(const fs::path& from, const fs::path& to) {
+  const auto status = status_of(from);
+  if (chown(to.c_str(), status.st_uid, status.st_gid) == 0) return;
+  if (chown(to.c_str(), static_cast<uid_t>(-1), status.st_gid) == 0 && status_of(to).st_uid == status.st_uid) return;
+  get_logger("accelerate")
+      .warning({.main_process_only = false},
+               "{} belongs to user {}, group {}. The folder that replaces it will not: only root can give folders away.",
+               escaped(from.string()), status.st_uid, status.st_gid);
+}
+
+/// After the owner: a change of that takes some of them away.
+void keep_permissions(const fs::path& from, const fs::path& to, mode_t beside = 0) {
+  if (chmod(to.c_str(), (status_of(from).st_mode & 07777) | beside) != 0)
+    fail_to("set the permissions of", to, std::strerror(errno));
 }
 
 /// Puts into `to` what only `from` has, without taking it away there. `path` leads from the top to `from`.
@@ -83,17 +98,20 @@ void keep_others(const fs::path& from, const fs::path& to, const std::string& pa
     if (replaced(below)) continue;
     const fs::path kept = to / name;
     if (!entry->is_directory() || entry->is_symlink()) {
-      if (!is_there(to)) {
-        make_folder(to);
-        keep_access(from, to);
-      }
+      make_folder(to);
       keep_file(entry->path(), kept);
-    } else if (fs::is_empty(entry->path(), problem)) {
+      continue;
+    }
+    if (fs::is_empty(entry->path())) {
       make_folder(kept);
-      keep_access(entry->path(), kept);
     } else {
       keep_others(entry->path(), kept, below, replaced);
     }
+    if (!fs::is_directory(fs::symlink_status(kept))) continue;  // nothing of it is kept
+    // Last: a folder may be closed to writing.
+    keep_owner(entry->path(), kept);
+    keep_permissions(entry->path(), kept);
+    sync_folder_entries(kept);
   }
   if (problem) fail_to("read", from, problem.message());
 }
@@ -112,6 +130,25 @@ std::string without_octal(const std::string& text) {
     }
   }
   return plain;
+}
+
+/// Keeps a second accelerator of this process, which shares its locks, from a staging folder that is in use.
+std::shared_ptr<void> claim(const fs::path& aside) {
+  struct Claims {
+    std::mutex mutex;
+    std::set<fs::path> folders;
+  };
+  static auto* const claims = new Claims();  // for accelerators that end after it
+  const std::lock_guard guard(claims->mutex);
+  if (!claims->folders.insert(aside).second)
+    throw CheckpointError(
+        fmt::format("This process is saving to {} already, by another accelerator. Wait for that one's end_training(), or give "
+                    "each a folder of its own.",
+                    aside.string()));
+  return {nullptr, [aside](void*) {
+            const std::lock_guard end(claims->mutex);
+            claims->folders.erase(aside);
+          }};
 }
 
 }  // namespace
@@ -158,14 +195,14 @@ void StagedFolder::recover(const fs::path& target, const fs::path& aside) {
   std::error_code problem;
   if (!is_there(target)) {
     // Between the two renames. Of a new folder that is not whole nothing was promised.
-    fs::rename(is_whole(aside) ? aside : old, target, problem);
-    if (problem) fail_to("recover", target, fmt::format("{}. The checkpoint before is {}", problem.message(), old.string()));
+    fs::rename(is_complete(aside) ? aside : old, target, problem);
+    if (problem) fail_to("recover", target, fmt::format("{}. The previous checkpoint is {}", problem.message(), old.string()));
     sync_folder_entries(target.parent_path());
   }
   if (!is_there(old)) return;
-  if (!is_whole(target)) {
+  if (!is_complete(target)) {
     throw CheckpointError(
-        fmt::format("A save to {} was cut short and left the checkpoint before at {}; what is in its place is no whole "
+        fmt::format("A save to {} was interrupted and left the previous checkpoint at {}; what has its name is not a complete "
                     "checkpoint. Put one of them there, and remove the other.",
                     target.string(), old.string()));
   }
@@ -180,20 +217,26 @@ fs::path StagedFolder::with_parents(fs::path target, const fs::path& lock) {
 }
 
 StagedFolder::StagedFolder(fs::path target, fs::path aside, fs::path lock)
-    : target_(with_parents(std::move(target), lock)), aside_(std::move(aside)), lock_(std::move(lock), target_.string()) {
+    : target_(with_parents(std::move(target), lock)),
+      aside_(std::move(aside)),
+      lock_(std::move(lock), target_.string()),
+      claim_(claim(aside_)) {
   recover(target_, aside_);
-  check_target();
+  const bool replaces = check_target();
   std::error_code problem;
   fs::remove_all(aside_, problem);
   if (problem) fail_to("remove what is left of an earlier save,", aside_, problem.message());
   make_folder(aside_);
-  struct stat made {};
-  if (stat(aside_.c_str(), &made) != 0) fail_to("make the folder", aside_, std::strerror(errno));
-  device_ = made.st_dev;
-  number_ = made.st_ino;
+  if (replaces) {  // from the beginning: what is written there is not for more people than what it replaces
+    keep_owner(target_, aside_);
+    keep_permissions(target_, aside_, S_IRWXU);
+  }
+  made_ = open(aside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (made_ < 0) fail_to("open", aside_, std::strerror(errno));
 }
 
 StagedFolder::~StagedFolder() {
+  if (made_ >= 0) close(made_);
   if (committed_ || is_there(old_of(aside_))) return;  // the latter: neither could be put into its place
   std::error_code ignored;
   fs::remove_all(aside_, ignored);
@@ -203,6 +246,7 @@ StagedFolder::~StagedFolder() {
 bool StagedFolder::check_target() const {
   std::error_code problem;
   const auto there = fs::status(target_, problem);
+  if (fs::is_symlink(fs::symlink_status(target_, problem))) fail_to("write the folder", target_, "a symbolic link has that name");
   if (!fs::exists(there)) return false;
   if (!fs::is_directory(there)) fail_to("write the folder", target_, "a file has that name");
   if (const auto mounted = mounted_in(target_); !mounted.empty()) {
@@ -218,32 +262,39 @@ void StagedFolder::remove_parent() const {
   if (aside_.parent_path() != target_.parent_path()) fs::remove(aside_.parent_path(), ignored);
 }
 
+bool StagedFolder::is_made_folder(const fs::path& path) const {
+  struct stat made {
+  }, there{};
+  return fstat(made_, &made) == 0 && stat(path.c_str(), &there) == 0 && made.st_dev == there.st_dev && made.st_ino == there.st_ino;
+}
+
 /// At no instant is there no checkpoint under the name of `target_`, but for file systems that cannot exchange two folders.
 void StagedFolder::replace_target() {
   if (renameat2(AT_FDCWD, aside_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) return;
-  if (!cannot_exchange(errno)) fail_to("put in its place", target_, std::strerror(errno));
+  if (!cannot_exchange(errno)) fail_to("replace", target_, std::strerror(errno));
   const fs::path old = old_of(aside_);
-  if (rename(target_.c_str(), old.c_str()) != 0) fail_to("put in its place", target_, std::strerror(errno));
+  if (rename(target_.c_str(), old.c_str()) != 0) fail_to("replace", target_, std::strerror(errno));
   if (rename(aside_.c_str(), target_.c_str()) == 0) return;
   const std::string reason = std::strerror(errno);
-  if (rename(old.c_str(), target_.c_str()) == 0) fail_to("put in its place", target_, reason);
-  fail_to("put in its place", target_, fmt::format("{}. The checkpoint before is {} now", reason, old.string()));
+  // Without locks, somebody who loads it may have recovered it meanwhile.
+  if (is_made_folder(target_)) return;
+  if (rename(old.c_str(), target_.c_str()) == 0) fail_to("replace", target_, reason);
+  fail_to("replace", target_, fmt::format("{}. The previous checkpoint is {} now", reason, old.string()));
 }
 
 void StagedFolder::commit(const std::function<bool(const std::string&)>& replaced) {
-  struct stat now {};
-  if (stat(aside_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != number_)
-    fail_to("put in its place", target_, fmt::format("another process has removed or replaced {}", aside_.string()));
+  if (!is_made_folder(aside_))
+    fail_to("commit", target_, fmt::format("another process has removed or replaced {}", aside_.string()));
   const bool replaces = check_target();
   if (replaces) {
     keep_others(target_, aside_, "", replaced);
-    keep_access(target_, aside_);
+    keep_permissions(target_, aside_);
   }
   sync_folder_entries(aside_);
   if (replaces) {
     replace_target();
   } else if (rename(aside_.c_str(), target_.c_str()) != 0) {
-    fail_to("put in its place", target_, std::strerror(errno));
+    fail_to("commit", target_, std::strerror(errno));
   }
   committed_ = true;
   sync_folder_entries(target_.parent_path());

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "checkpoint/save_lock.h"
@@ -44,6 +43,8 @@ class StagedFolder {
   /// Whether it is there.
   bool check_target() const;
   void replace_target();
+  /// Whether the folder that was made at `aside` has that path now: another run may have put one of its own there.
+  bool is_made_folder(const std::filesystem::path& path) const;
   /// The folders above, which the lock lies in.
   static std::filesystem::path with_parents(std::filesystem::path target, const std::filesystem::path& lock);
   /// Removes the folder that unfinished ones are in when this was the only one; what holds anything else is not removed.
@@ -51,8 +52,8 @@ class StagedFolder {
 
   std::filesystem::path target_, aside_;
   SaveLock lock_;
-  dev_t device_ = 0;  // of the folder that was made, with its number: another run may put one of its own there
-  ino_t number_ = 0;
+  std::shared_ptr<void> claim_;
+  int made_ = -1;  // the folder that was made, open: its number is nobody else's meanwhile
   bool committed_ = false;
 };
 

@@ -62,6 +62,7 @@ class OutputFile final : public ByteSink {
   void write(const void* bytes, uint64_t size) override;
   /// Makes what was written durable, beside its place. Nothing can be written any more.
   void settle();
+  const std::filesystem::path& path() const { return path_; }
   /// Where it lies until it is moved to its place.
   const std::filesystem::path& staged() const { return temporary_; }
   /// Makes it durable and moves it to its place. The move is not durable before its folder is.

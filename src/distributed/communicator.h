@@ -120,8 +120,8 @@ class Communicator {
   /// From now on this rank only waits, until the end of what `during` runs.
   void begin_waiting();
   /// The same as soon as the backward pass that runs in this thread has calculated everything. One that `during` does not run is
-  /// told as `backward`, without a place.
-  void expect_waiting();
+  /// told as `backward`, without a place. `how` must agree between ranks.
+  void expect_waiting(const char* how = "");
 
   /// The number of the next scope: the same on every rank, since all enter scopes in the same order. UsageError, naming
   /// `call`, when there is no store to signal through.
@@ -184,6 +184,7 @@ class Communicator {
   struct Pass {
     const char* call = "backward";
     std::source_location where = {};
+    const char* how = "";
     int64_t number = 0;
     bool waiting = false;
     bool expected = false;

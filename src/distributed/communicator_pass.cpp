@@ -81,7 +81,7 @@ void Communicator::announce_pass() {
   {
     const std::lock_guard lock(pass_mutex_);
     if (!logbook_ || !pass_ || pass_->number != 0) return;
-    call = {.name = pass_->call, .where = pass_->where};
+    call = {.name = pass_->call, .where = pass_->where, .how = pass_->how};
     number = pass_->number = logbook_->announce(call);
   }
   try {
@@ -102,7 +102,7 @@ void Communicator::begin_waiting() {
   pass_->waiting = true;
 }
 
-void Communicator::expect_waiting() {
+void Communicator::expect_waiting(const char* how) {
   bool unguided = false;
   {
     const std::lock_guard lock(pass_mutex_);
@@ -111,6 +111,7 @@ void Communicator::expect_waiting() {
     // One that is not guided may be left over from a pass that ended with an error of the user's own.
     if (pass_->expected && !unguided) return;
     pass_->expected = true;
+    pass_->how = how;
   }
   announce_pass();
   auto& engine = torch::autograd::Engine::get_default_engine();

@@ -9,18 +9,17 @@
 #include <random>
 #include <vector>
 
+#include "core/escaped.h"
+#include "core/utf8.h"
+
 namespace accelerate {
 namespace {
 
 constexpr std::string_view kCardVersion = "accelerate rendezvous 1";
 constexpr size_t kLongestField = 200;
 
-/// One line: what comes from elsewhere is shown on a terminal.
-std::string as_field(std::string text) {
-  text.resize(std::min(text.size(), kLongestField));
-  for (char& c : text) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? '?' : c;
-  return text;
-}
+/// One line: what comes from elsewhere is shown on a terminal. The same of what it has made already.
+std::string as_field(std::string_view text) { return std::string(utf8_prefix(escaped(text), kLongestField)); }
 
 std::vector<std::string> split_lines(const std::string& text) {
   std::vector<std::string> lines(1);

@@ -1,5 +1,6 @@
 #include "distributed/refused_ranks.h"
 
+#include "core/escaped.h"
 #include "core/screen.h"
 
 namespace accelerate {
@@ -25,9 +26,8 @@ void tell_refusals(c10d::Store& store) {
   // A number is there before its text.
   while (told < last && store.check({refusal_key(told + 1)})) {
     const auto bytes = store.get(refusal_key(told + 1));
-    std::string text(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kLongestRefusal)));
-    for (char& c : text) c = static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
-    detail::Screen::of_process().write_line(2, "accelerate: " + text);
+    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    detail::Screen::of_process().write_line(2, "accelerate: " + escaped(text, kLongestRefusal));
     told = store.add(kRefusalsTold, 1);
   }
 }

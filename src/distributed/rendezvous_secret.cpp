@@ -2,9 +2,9 @@
 
 #include <accelerate/core/error.h>
 
-#include <fstream>
-#include <iterator>
+#include <algorithm>
 
+#include "core/file.h"
 #include "core/sha256.h"
 
 namespace accelerate {
@@ -14,16 +14,17 @@ constexpr const char* kSecretVariable = "ACCELERATE_RENDEZVOUS_SECRET";
 constexpr const char* kSecretFileVariable = "ACCELERATE_RENDEZVOUS_SECRET_FILE";
 /// Whoever reaches the store sees codes made with the secret, and can try secrets on them at leisure.
 constexpr size_t kShortestSecret = 16;
-constexpr std::streamsize kLongestSecret = 4096;
+constexpr uint64_t kLongestSecret = 4096;
 
 std::string read_secret_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kLongestSecret, '\0');
-  file.read(text.data(), kLongestSecret);
-  if (file.bad() || (!file && !file.eof()))
+  std::string text;
+  try {
+    const InputFile file(path);  // never one that waits for a writer
+    text = file.text(0, std::min(file.size(), kLongestSecret));
+  } catch (const CheckpointError& error) {
     throw ConfigError(std::string(kSecretFileVariable) + "=" + path +
-                      " cannot be read: every host needs that file, readable by the user that runs the ranks.");
-  text.resize(static_cast<size_t>(file.gcount()));
+                      " cannot be read: every host needs that file, readable by the user that runs the ranks. " + error.what());
+  }
   const auto end = text.find_last_not_of(" \t\r\n");
   return end == std::string::npos ? "" : text.substr(0, end + 1);
 }

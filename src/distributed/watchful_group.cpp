@@ -173,7 +173,8 @@ WatchfulGroup::WatchfulGroup(Communicator& communicator, const c10::intrusive_pt
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
-  if (all_on_cpu(tensors)) communicator_.expect_waiting();
+  // Ranks that have left the scope, as one may that never called finish(), must not take it for a pass of their own.
+  if (all_on_cpu(tensors)) communicator_.expect_waiting(before_all_reduce_ ? "in join_uneven_inputs" : "");
   if (before_all_reduce_) before_all_reduce_(tensors.front());
   if (!all_on_cpu(tensors)) return group_->allreduce(tensors, options);
   auto work = communicator_.start([&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });

@@ -97,12 +97,16 @@ bool kill_all_marked(std::string_view mark) {
   return killed;
 }
 
-// What was being forked while we looked is seen at the next look, and its parent is dead by then. Who cannot be killed, because
-// the kernel holds it, is not waited for without end.
+// What was being forked while we looked is seen at the next look, and its parent is dead by then; what is in the middle of an
+// exec has no environment, so one look that finds nobody is not enough. Who cannot be killed, because the kernel holds it, is not
+// waited for without end.
 void end_marked(std::string_view mark) {
-  constexpr int kLooks = 500;
+  constexpr int kLooks = 500, kQuietLooks = 3;
   const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
-  for (int look = 0; look < kLooks && kill_all_marked(mark); ++look) ::nanosleep(&pause, nullptr);
+  for (int look = 0, quiet = 0; look < kLooks && quiet < kQuietLooks; ++look) {
+    quiet = kill_all_marked(mark) ? 0 : quiet + 1;
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 [[noreturn]] void keep(int socket, pid_t* groups, int count, std::string_view mark) {

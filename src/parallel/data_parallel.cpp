@@ -320,6 +320,7 @@ void DataParallel::check_step() {
   } catch (const c10::Error& error) {
     explain(error.what_without_backtrace());
   }
+  if (!syncs_.local_gradients) return;
   if (!syncs_.gradients) {
     if (!stepped_alone_ && !expects_local_steps_ && communicator_.rank() == 0) {
       get_logger("accelerate")
@@ -331,7 +332,7 @@ void DataParallel::check_step() {
     }
     stepped_alone_ = true;
     if (auto* recording = StepRecording::current()) recording->add({.run = [this] { stepped_alone_ = true; }});
-  } else if (syncs_.local_gradients) {
+  } else {
     throw UsageError("An optimizer was to step " + module_->name() + " (prepared" + at_line(where_) +
                      ") with gradients that were not averaged over the ranks: its last backward passes were made under no_sync, or "
                      "around the prepared model. Make the last one before a step of the prepared model and outside of no_sync; "

@@ -4,33 +4,45 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
-#include <map>
+#include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "residency/interception.h"
 
 namespace accelerate::detail {
 
 KnownParameters::KnownParameters(const torch::nn::Module& module) {
-  for (const auto& parameter : module.parameters()) {
-    if (!parameter.defined()) continue;
-    const auto* meta = static_cast<const torch::autograd::AutogradMeta*>(parameter.unsafeGetTensorImpl()->autograd_meta());
-    known_.push_back({parameter, meta, parameter.requires_grad(), parameter.dtype(), parameter.device()});
+  std::unordered_set<const void*> seen;  // one that is tied has several names
+  for (const auto& part : module.modules()) {
+    bool first = true;
+    for (const auto& parameter : part->parameters(/*recurse=*/false)) {
+      if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      known_.push_back({parameter, parameter.dtype(), parameter.device(), parameter.requires_grad()});
+      flags_.push_back({torch::autograd::impl::materialize_autograd_meta(parameter), parameter.requires_grad()});
+      if (std::exchange(first, false))
+        types_.push_back({parameter.unsafeGetTensorImpl(), parameter.dtype(), parameter.device()});
+    }
   }
 }
 
-bool KnownParameters::Known::is_trained() const { return meta != nullptr ? meta->requires_grad_ : parameter.requires_grad(); }
+bool KnownParameters::is_as_known() const {
+  bool changed = false;
+  for (const auto& flag : flags_) changed |= flag.meta->requires_grad_ != flag.trained;
+  // One parameter alone that somebody converts is refused by the reducer.
+  for (const auto& type : types_) changed |= (type.tensor->dtype() != type.dtype) | (type.tensor->device() != type.device);
+  return !changed;
+}
 
-// Before every forward pass, so without a call: fields of the tensors are compared.
 bool KnownParameters::are_outdated(bool find_unused_parameters) const {
+  if (is_as_known()) return false;
   bool some_trained = false, some_frozen = false;
   for (const auto& known : known_) {
-    const auto& parameter = *known.parameter.unsafeGetTensorImpl();
-    if (!known.is_trained()) {
+    if (!known.tensor.requires_grad()) {
       some_frozen |= known.trained;
       continue;
     }
-    if (!known.trained || parameter.dtype() != known.dtype || parameter.device() != known.device) return true;
+    if (!known.trained || known.is_converted()) return true;
     some_trained = true;
   }
   // All of a model frozen is a turn of another one, as of a generator and its critic.
@@ -39,7 +51,7 @@ bool KnownParameters::are_outdated(bool find_unused_parameters) const {
 
 std::vector<std::string> KnownParameters::unknown(const torch::nn::Module& module) const {
   std::unordered_set<const void*> known;
-  for (const auto& each : known_) known.insert(each.parameter.unsafeGetTensorImpl());
+  for (const auto& each : known_) known.insert(each.tensor.unsafeGetTensorImpl());
   std::vector<std::string> unknown;
   for (const auto& item : module.named_parameters()) {
     if (item.value().defined() && item.value().requires_grad() && !known.contains(item.value().unsafeGetTensorImpl()))
@@ -51,28 +63,45 @@ std::vector<std::string> KnownParameters::unknown(const torch::nn::Module& modul
 std::vector<at::Tensor> KnownParameters::unfrozen() const {
   std::vector<at::Tensor> unfrozen;
   for (const auto& known : known_) {
-    if (known.parameter.requires_grad() && !known.trained) unfrozen.push_back(known.parameter);
+    if (known.tensor.requires_grad() && !known.trained) unfrozen.push_back(known.tensor);
   }
   return unfrozen;
 }
 
-void check_tied_by_memory(const torch::nn::Module& module) {
-  std::map<const void*, std::pair<std::string, const void*>> first_at;  // by address: its name, and which tensor it is
-  for (const auto& item : module.named_parameters()) {
-    const auto& parameter = item.value();
-    if (!parameter.defined() || !parameter.requires_grad() || parameter.layout() != at::kStrided || parameter.numel() == 0 ||
-        parameter.is_meta() || residency::has_key(parameter))
+void check_tied_by_memory(const std::vector<NamedParameter>& parameters) {
+  struct Range {
+    const NamedParameter* parameter;
+    const char *begin, *end;
+  };
+  std::vector<Range> ranges;
+  std::unordered_set<const void*> seen;  // one that has several names is one parameter
+  for (const auto& each : parameters) {
+    const auto& tensor = each.tensor;
+    if (!tensor.defined() || !tensor.requires_grad() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
+        tensor.is_meta() || residency::has_key(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second)
       continue;
-    const void* const tensor = parameter.unsafeGetTensorImpl();
-    const auto [found, is_new] = first_at.try_emplace(parameter.const_data_ptr(), item.key(), tensor);
-    if (is_new || found->second.second == tensor) continue;
+    const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+    // Views with gaps, such as columns of one matrix, lie between each other and share nothing.
+    const auto bytes = tensor.is_non_overlapping_and_dense() ? tensor.nbytes() : tensor.element_size();
+    ranges.push_back({&each, begin, begin + bytes});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin >= ranges[i - 1].end) continue;
+    auto [first, second] = std::minmax(ranges[i - 1].parameter, ranges[i].parameter);  // in the order of their module
     throw UsageError(
-        "prepare was given a module whose parameters " + found->second.first + " and " + item.key() +
+        "The parameters " + first->name + " and " + second->name +
         " lie on the same memory and are two parameters all the same, as after set_data: each would have a gradient and an "
         "optimizer state of its own, and both would move it. Make them one parameter before the optimizer is made, with "
         "accelerate::tie_weights(*head, head->weight, embedding->weight), or use the one weight twice in forward. A module that "
         "is not trained may be given to prepare_model(module, {.evaluation_mode = true}).");
   }
+}
+
+std::vector<NamedParameter> named_parameters_of(const torch::nn::Module& module) {
+  std::vector<NamedParameter> named;
+  for (const auto& item : module.named_parameters()) named.push_back({item.key() + " of " + module.name(), item.value()});
+  return named;
 }
 
 }  // namespace accelerate::detail

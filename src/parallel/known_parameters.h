@@ -30,19 +30,39 @@ class KnownParameters {
 
  private:
   struct Known {
-    bool is_trained() const;
-
-    at::Tensor parameter;
-    const torch::autograd::AutogradMeta* meta;  // belongs to the parameter from when it is first needed; null before
+    at::Tensor tensor;
+    caffe2::TypeMeta dtype;
+    at::Device device;
     bool trained;
+
+    bool is_converted() const { return tensor.dtype() != dtype || tensor.device() != device; }
+  };
+  /// What is looked at before every forward pass, close together.
+  struct Flag {
+    const torch::autograd::AutogradMeta* meta;
+    bool trained;
+  };
+  struct Type {
+    const c10::TensorImpl* tensor;
     caffe2::TypeMeta dtype;
     at::Device device;
   };
+  bool is_as_known() const;
+
   std::vector<Known> known_;
+  std::vector<Flag> flags_;
+  std::vector<Type> types_;  // of one parameter of each module: `to` converts them together
 };
 
-/// UsageError, with the names, when two trained parameters of a module lie on the same memory (`set_data`): each would get a
-/// gradient and a state of its own, and both would move it.
-void check_tied_by_memory(const torch::nn::Module& module);
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+/// "fc.weight of NetImpl" and so on.
+std::vector<NamedParameter> named_parameters_of(const torch::nn::Module& module);
+
+/// UsageError, with the names, when two trained parameters lie on the same memory (`set_data`): each would get a gradient and a
+/// state of its own, and both would move it.
+void check_tied_by_memory(const std::vector<NamedParameter>& parameters);
 
 }  // namespace accelerate::detail

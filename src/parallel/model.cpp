@@ -69,7 +69,7 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
     : module_(std::move(module)), state_(state), options_(options), where_(where) {
   if (!module_) throw UsageError("prepare was given an empty module.");
   check_ddp_options(options.ddp);
-  if (!options.evaluation_mode) check_tied_by_memory(*module_);  // before a move to a device tears them apart
+  if (!options.evaluation_mode) check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;
@@ -147,9 +147,10 @@ std::vector<std::string> ModelCore::unknown_parameters() const {
   return known_ ? known_->unknown(*module_) : std::vector<std::string>();
 }
 
-void ModelCore::before_step() {
+void ModelCore::before_step(bool is_whole) {
   if (data_parallel_) data_parallel_->check_step();
-  forward_since_step_ = false;
+  // Other optimizers may step the rest with gradients of the same forward pass.
+  if (is_whole) forward_since_step_ = false;
   if (probe_) probe_->forget();  // weights may change now
 }
 
@@ -255,7 +256,8 @@ void run_backward(const ProcessState& state, std::source_location where, const s
     if (suspect.model().had_forward() || !suspect.has_seen_gradients()) continue;
     throw UsageError(bypassed_model(suspect.model().module(), suspect.model().where(), where) +
                      " It ran without mixed precision. Call the prepared model, as in model(inputs): model->forward(inputs) and "
-                     "the module itself bypass it.");
+                     "the module itself bypass it, unless they are called inside of accelerator.autocast(). A loss that needs no "
+                     "model, such as a penalty of the weights, is added to the model's loss.");
   }
 }
 

@@ -486,6 +486,23 @@ TEST_F(TogetherCapture, WhatProcessesExchangeOnTheHostIsNotRecorded) {
   expect(step.report().reasons, "processes exchange objects or wait for each other in it");
 }
 
+TEST(Capture, AReplayAfterItsOptimizerWasDestroyedIsAnError) {
+  const Graphs graphs;
+  Accelerator accelerator({.cpu = true});
+  torch::nn::Linear net(8, 8);
+  auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, *sgd);
+  auto step = accelerator.capture([&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
+    accelerator.backward(model(x).mean());
+    optimizer.step();
+    optimizer.zero_grad();
+  });
+  for (int i = 0; i < 8; ++i) step(torch::ones({2, 8}));
+  EXPECT_GT(step.report().replayed, 0);
+  sgd.reset();
+  EXPECT_THROW(step(torch::ones({2, 8})), accelerate::UsageError);
+}
+
 TEST(Capture, OnACpuStepsRunAsTheyAre) {
   Accelerator accelerator({.cpu = true});
   auto step = accelerator.capture([](torch::Tensor& x) { return x * 2; });

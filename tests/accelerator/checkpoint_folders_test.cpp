@@ -232,6 +232,81 @@ TEST_F(TogetherCheckpointFolders, OddNeighboursDoNotKeepOldCheckpointsFromBeingR
   EXPECT_EQ(next.load_state()->filename(), "checkpoint_2147483648");
 }
 
+TEST_F(TogetherCheckpointFolders, ALinkAmongCheckpointsIsRemovedAndNotWhatItLeadsTo) {
+  CommonFolder folder(accelerator());
+  Accelerator run;
+  run.save_state(folder / "kept/pretrained");
+  once([&] {
+    fs::create_directories(folder / "checkpoints");
+    fs::create_directory_symlink(folder / "kept/pretrained", folder / "checkpoints/checkpoint_0");
+    fs::create_directory_symlink(folder / "nowhere", folder / "checkpoints/checkpoint_1");
+  });
+  Accelerator limited({.project = {.project_dir = folder.path(), .automatic_checkpoint_naming = true, .total_limit = 1}});
+  EXPECT_EQ(error_of([&] { limited.load_state(); }), "no error");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(error_of([&] { limited.save_state(); }), "no error");
+  once([] {});
+  EXPECT_FALSE(fs::exists(fs::symlink_status(folder / "checkpoints/checkpoint_0")));
+  EXPECT_EQ(error_of([&] { run.load_state(folder / "kept/pretrained"); }), "no error");
+  EXPECT_FALSE(fs::exists(folder / "kept/unfinished_checkpoints"));
+}
+
+TEST_F(TogetherCheckpointFolders, TheCurrentFolderMayBeInACheckpointThatNobodyWritesTo) {
+  CommonFolder folder(accelerator());
+  SmallRun run(folder.path());
+  run.accelerator.save_state();
+  const fs::path before = fs::current_path();
+  fs::current_path(folder / "checkpoints/checkpoint_0");
+  EXPECT_EQ(error_of([&] { run.accelerator.load_state(); }), "no error");
+  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "no error");
+  fs::current_path(before);
+  once([] {});
+  EXPECT_TRUE(fs::exists(folder / "checkpoints/checkpoint_1"));
+}
+
+TEST_F(TogetherCheckpointFolders, FoldersInsideStayAsPrivateAsTheyWere) {
+  CommonFolder folder(accelerator());
+  SmallRun run(folder / "project");
+  const fs::path target = folder / "saved";
+  run.accelerator.save_state(target);
+  once([&] {
+    fs::create_directories(target / "a/b");
+    replace_content(target / "a/b/mine", "mine");
+    fs::create_directories(target / "closed");
+    replace_content(target / "closed/mine", "mine");
+    for (const auto* name : {"", "a"}) fs::permissions(target / name, fs::perms(0700));
+    fs::permissions(target / "closed", fs::perms(0500));
+  });
+  unsigned staged = 0;
+  auto hook = run.accelerator.register_save_state_pre_hook(
+      [&](auto&&, auto&&, const std::string& aside) { staged = status_of(aside).st_mode & 07777; });
+  run.accelerator.save_state(target);
+  once([] {});
+  EXPECT_EQ(staged, 0700U) << "nobody else reads what is being written";
+  EXPECT_EQ(status_of(target).st_mode & 07777, 0700U);
+  EXPECT_EQ(status_of(target / "a").st_mode & 07777, 0700U);
+  EXPECT_EQ(status_of(target / "a/b").st_mode & 07777, 0755U);
+  EXPECT_EQ(status_of(target / "closed").st_mode & 07777, 0500U);
+  EXPECT_EQ(content_of(target / "a/b/mine"), "mine");
+}
+
+TEST_F(TogetherCheckpointFolders, ASecondAcceleratorOfAProcessDoesNotTakeAwayWhatTheFirstIsSaving) {
+  CommonFolder folder(accelerator());
+  SmallRun first(folder.path()), second(folder.path());
+  std::string heard;
+  auto hook = first.accelerator.register_save_state_pre_hook([&](auto&&, auto&&, const std::string& aside) {
+    if (rank() == 0) replace_content(fs::path(aside) / "mine", "mine");
+    heard = error_of([&] { second.accelerator.save_state(); });
+  });
+  EXPECT_EQ(error_of([&] { first.accelerator.save_state(); }), "no error");
+  EXPECT_NE(heard.find("This process is saving to"), std::string::npos) << heard;
+  once([] {});
+  EXPECT_EQ(content_of(folder / "checkpoints/checkpoint_0/mine"), "mine");
+  hook.remove();
+  EXPECT_EQ(error_of([&] { second.accelerator.save_state(); }), "no error");
+  once([] {});
+  EXPECT_TRUE(fs::exists(folder / "checkpoints/checkpoint_1"));
+}
+
 TEST_F(TogetherCheckpointFolders, NamesMayBeAsLongAsTheFileSystemHasRoomFor) {
   CommonFolder folder(accelerator());
   SmallRun run(folder / "project");

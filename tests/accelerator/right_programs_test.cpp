@@ -169,6 +169,121 @@ TEST_F(TogetherGuards, WeightsThatAreSwappedForAnEvaluationInAnAccumulationAreNo
             "");
 }
 
+TEST_F(TogetherGuards, HeadsWithOptimizersOfTheirOwnMayBeSteppedOneAfterTheOther) {
+  if (world() > 1) return;  // gradients are averaged once for each forward pass
+  Accelerator a(with(Precision::bf16));
+  GuardedNet net;
+  torch::optim::SGD first(net->first->parameters(), 0.1), second(net->second->parameters(), 0.1);
+  auto [model, of_first, of_second] = a.prepare(net, first, second);
+  EXPECT_EQ(message_of([&, &model = model, &of_first = of_first, &of_second = of_second] {
+              for (int i = 0; i < 3; ++i) {
+                model(rows());
+                a.backward(net->first->weight.square().sum());
+                of_first.step();
+                of_first.zero_grad();
+                a.backward(net->second->weight.square().sum());
+                of_second.step();
+                of_second.zero_grad();
+              }
+            }),
+            "");
+}
+
+TEST_F(TogetherGuards, PartsOfAModelMayBeCalledInsideOfAutocast) {
+  if (world() > 1) return;  // their gradients would not be averaged
+  Accelerator a(with(Precision::bf16));
+  GuardedNet net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = a.prepare(net, sgd);
+  EXPECT_EQ(message_of([&, &model = model, &optimizer = optimizer] {
+              for (int i = 0; i < 3; ++i) {
+                torch::Tensor part;
+                {
+                  auto scope = a.autocast();
+                  part = model->first(rows());
+                }
+                EXPECT_EQ(part.scalar_type(), torch::kBFloat16);
+                a.backward(loss_of(part));
+                optimizer.step();
+                optimizer.zero_grad();
+              }
+            }),
+            "");
+}
+
+TEST_F(TogetherGuards, AStepInsideOfNoSyncWithGradientsThatWereSynchronisedIsNotTold) {
+  CommonFolder folder(accelerator());
+  Accelerator a(with(Precision::no));
+  GuardedNet net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = a.prepare(net, sgd);
+  EXPECT_EQ(said_by([&, &model = model, &optimizer = optimizer] {
+              auto outer = a.no_sync(model);
+              const auto loss = loss_of(model(rows()));
+              {
+                auto sync = a.trigger_sync_in_backward(model);
+                a.backward(loss);
+              }
+              optimizer.step();
+              optimizer.zero_grad();
+            }),
+            "");
+  EXPECT_TRUE(same_everywhere(net->parameters()));
+  if (world() == 1) return;
+  if (rank() == 1) net->second->bias.data().add_(1e-3);
+  EXPECT_THROW(a.save_state((folder / "drifted").string()), accelerate::CheckpointError) << "replicas are still compared";
+}
+
+TEST_F(TogetherGuards, DebugModeTrainsOnAfterUnevenInputs) {
+  ::setenv("ACCELERATE_DEBUG_MODE", "1", 1);
+  Accelerator a(with(Precision::no));
+  ::unsetenv("ACCELERATE_DEBUG_MODE");
+  GuardedNet net;
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = a.prepare(net, sgd);
+  const auto steps = [&, &model = model, &optimizer = optimizer](int count) {
+    for (int i = 0; i < count; ++i) {
+      a.backward(loss_of(model(rows())));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  };
+  EXPECT_EQ(message_of([&, &model = model] {
+              {
+                auto scope = a.join_uneven_inputs({}, model);
+                steps(7 + 3 * rank());
+                scope.finish();
+              }
+              steps(25);
+            }),
+            "");
+  EXPECT_TRUE(same_everywhere(net->parameters()));
+}
+
+TEST_F(TogetherGuards, BuffersMayDifferAndRanksThatSteppedAloneMaySave) {
+  CommonFolder folder(accelerator());
+  auto options = with(Precision::no);
+  options.ddp.broadcast_buffers = false;
+  Accelerator a(options);
+  torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = a.prepare(net, sgd);
+  const auto step = [&, &model = model, &optimizer = optimizer] {
+    a.backward(loss_of(model(rows()) + rank()));
+    optimizer.step();
+    optimizer.zero_grad();
+  };
+  step();
+  EXPECT_EQ(same_everywhere(net->buffers()), world() == 1);
+  EXPECT_NO_THROW(a.save_state((folder / "buffers").string()));
+  said_by([&, &model = model] {
+    auto scope = a.no_sync(model);
+    step();
+  });
+  EXPECT_EQ(same_everywhere(net->parameters()), world() == 1);
+  EXPECT_NO_THROW(a.save_state((folder / "alone").string()));
+}
+
 TEST_F(TogetherGuards, RanksThatTrainApartOnPurposeMaySave) {
   CommonFolder folder(accelerator());
   Accelerator a(with(Precision::no));

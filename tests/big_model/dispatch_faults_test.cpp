@@ -11,6 +11,7 @@
 #include "accelerator/small_run.h"
 #include "big_model/towers.h"
 #include "support/limit.h"
+#include "support/refused_renames.h"
 #include "support/refused_threads.h"
 
 namespace fs = std::filesystem;
@@ -156,6 +157,11 @@ TEST_F(DispatchFaults, NoDescriptorIsLeftAtAnyPoint) {
 
 TEST_F(DispatchFaults, FilesMayGrowNoLargerAtAnyPoint) {
   fail_at_every_point([](int k) { return std::make_shared<Limit>(RLIMIT_FSIZE, static_cast<rlim_t>(2000 * k)); });
+  EXPECT_GE(failures, 10);
+}
+
+TEST_F(DispatchFaults, AFileCannotBeReplacedAtAnyPoint) {
+  fail_at_every_point([](int k) { return std::make_shared<RefusedRename>(k); });
   EXPECT_GE(failures, 10);
 }
 

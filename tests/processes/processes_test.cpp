@@ -330,10 +330,17 @@ TEST(Ending, TheProcessThatServesTheStoreLeavesLast) {
   }
 }
 
+/// A program as users write it, which ends well and hears no warning.
+ProgramResult example(int processes, const std::vector<std::string>& program) {
+  auto result = launch(processes, program);
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_EQ(count(result.errors, "WARNING"), 0) << result.errors;
+  return result;
+}
+
 TEST(Examples, ExecutionSaysEachLineOnce) {
   for (int n = 1; n <= 4; ++n) {
-    const auto result = launch(n, {ACCELERATE_EXAMPLES "/execution"});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/execution"});
     for (const char* line : {"once per machine\n", "once\n", "once per machine, printed for me\n",
                              "something done once per server\n", "something done once\n", "something done on the last process\n",
                              "something done on process index 0\n", "something done on index 0 on each server\n"}) {
@@ -348,8 +355,7 @@ TEST(Examples, DeferringLeavesADatasetAndWeights) {
   for (int n = 1; n <= 4; ++n) {
     std::string folder = (std::filesystem::temp_directory_path() / "accelerate_deferring_XXXXXX").string();
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    const auto result = launch(n, {ACCELERATE_EXAMPLES "/deferring", folder});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/deferring", folder});
     EXPECT_TRUE(std::filesystem::exists(folder + "/dataset"));
     EXPECT_TRUE(std::filesystem::exists(folder + "/weights.safetensors"));
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 2) << "nothing but the two files is left";
@@ -364,8 +370,7 @@ TEST(Examples, DeferringLeavesADatasetAndWeights) {
 
 TEST(Examples, TheQuicktourCountsEverySampleOnce) {
   for (int n = 1; n <= 4; ++n) {
-    const auto result = launch(n, {ACCELERATE_EXAMPLES "/quicktour"});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/quicktour"});
     EXPECT_EQ(count(result.output, "seen 509"), 3) << result.output;
     EXPECT_EQ(count(result.output, "\n"), 3) << result.output;
     // Four clusters of which a quarter overlaps: guessing is right once in four.
@@ -375,16 +380,14 @@ TEST(Examples, TheQuicktourCountsEverySampleOnce) {
 
 TEST(Examples, EvaluationGathersRaggedPredictionsAndObjects) {
   for (int n = 1; n <= 4; ++n) {
-    const auto result = launch(n, {ACCELERATE_EXAMPLES "/evaluation"});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/evaluation"});
     EXPECT_EQ(result.output, "rows 103 different 103 names 103\n");
   }
 }
 
 TEST(Examples, TrainingStopsEarlyOnEveryProcess) {
   for (int n = 1; n <= 4; ++n) {
-    const auto result = launch(n, {ACCELERATE_EXAMPLES "/training"});
-    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/training"});
     EXPECT_EQ(count(result.output, "updates "), 1) << result.output;
   }
 }
@@ -394,8 +397,7 @@ TEST(Examples, ACheckpointThatIsGoneOnFromEndsAsTheRunThatWasNeverStopped) {
     std::string folder = (std::filesystem::temp_directory_path() / "accelerate_checkpoint_XXXXXX").string();
     ASSERT_NE(mkdtemp(folder.data()), nullptr);
     const auto run = [&](const std::string& place, const std::string& stop_at) {
-      const auto result = launch(n, {ACCELERATE_EXAMPLES "/checkpoint", folder + place, stop_at});
-      EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+      const auto result = example(n, {ACCELERATE_EXAMPLES "/checkpoint", folder + place, stop_at});
       return result.output;
     };
     const std::string whole = run("/whole", "0");

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <regex>
 #include <set>
 
@@ -53,10 +55,10 @@ constexpr int kKillsOfALaunch = 5;
 constexpr std::chrono::minutes kPatience{20};
 
 /// A run that is killed and started again, as often as `kills` says, by one launch.
-ProgramResult train(const std::string& scene, const std::string& folder, int seed, int kills) {
+ProgramResult train(const std::string& scene, const std::string& folder, int processes, int seed, int kills) {
   return run_program(
-      {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", "2", "--num_cpu_threads_per_process",
-       "1", "--max_restarts", std::to_string(kills), ACCELERATE_SAVER, scene, folder},
+      {ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", std::to_string(processes),
+       "--num_cpu_threads_per_process", "1", "--max_restarts", std::to_string(kills), ACCELERATE_SAVER, scene, folder},
       {.environment = {{"ACCELERATE_TEST_SEED", std::to_string(seed)}, {"ACCELERATE_TEST_KILLS", std::to_string(kills)}},
        .limit = kPatience});
 }
@@ -83,10 +85,10 @@ void expect_nothing_lost(const std::string& output) {
   }
 }
 
-void expect_survived(const std::string& scene, int seed, const std::string& undisturbed) {
-  SCOPED_TRACE(scene + ", seed " + std::to_string(seed));
+void expect_survived(const std::string& scene, int processes, int seed, const std::string& undisturbed) {
+  SCOPED_TRACE(scene + ", " + std::to_string(processes) + " processes, seed " + std::to_string(seed));
   const Place place;
-  const auto result = train(scene, place.path(), seed, kKillsOfALaunch);
+  const auto result = train(scene, place.path(), processes, seed, kKillsOfALaunch);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, " was ended by SIGKILL"), kKillsOfALaunch) << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, "passes over"), 0) << result.errors;
@@ -96,19 +98,15 @@ void expect_survived(const std::string& scene, int seed, const std::string& undi
   EXPECT_EQ(place.entries("checkpoints"), (std::set<std::string>{"checkpoint_38", "checkpoint_39"}));
 }
 
-TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
-  const Place place;
-  const std::string undisturbed = last_line(train("train", place.path(), 0, 0).output);
-  ASSERT_TRUE(undisturbed.starts_with("steps 40 checksum ")) << undisturbed;
-  const char* wanted = std::getenv("ACCELERATE_TEST_KILLS");
-  const int launches = (wanted ? std::atoi(wanted) : 20) / kKillsOfALaunch;
+/// Calls `play` with 0, 1 … `count` - 1, by three threads.
+void in_threads(int count, const std::function<void(int)>& play) {
   std::atomic<int> next = 0;
   std::vector<std::thread> players;
   for (int i = 0; i < 3; ++i) {
     players.emplace_back([&] {
-      for (int seed = next++; seed < launches; seed = next++) {
+      for (int number = next++; number < count; number = next++) {
         try {
-          expect_survived(seed % 2 == 0 ? "train" : "train_async", seed, undisturbed);
+          play(number);
         } catch (const std::exception& error) {
           ADD_FAILURE() << error.what();
         }
@@ -116,6 +114,20 @@ TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
     });
   }
   for (auto& player : players) player.join();
+}
+
+TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
+  std::array<std::string, 3> undisturbed;  // by one process, by two and by three
+  in_threads(3, [&](int i) {
+    const Place place;
+    undisturbed[static_cast<size_t>(i)] = last_line(train("train", place.path(), i + 1, 0, 0).output);
+  });
+  for (const auto& line : undisturbed) ASSERT_TRUE(line.starts_with("steps 40 checksum ")) << line;
+  const char* wanted = std::getenv("ACCELERATE_TEST_KILLS");
+  in_threads((wanted ? std::atoi(wanted) : 20) / kKillsOfALaunch, [&](int seed) {
+    const int processes = 1 + (seed + 1) % 3;
+    expect_survived(seed % 2 == 0 ? "train" : "train_async", processes, seed, undisturbed[static_cast<size_t>(processes - 1)]);
+  });
 }
 
 ProgramResult play(const std::string& scene, const Place& place, Variables variables = {}) {
@@ -222,7 +234,8 @@ TEST(Saver, WhateverTheSystemRefusesNothingIsLost) {
   const Place place;
   const auto result = play("every_refusal", place);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  EXPECT_EQ(RunningProgram::occurrences(result.output, "refusals: many"), 4) << result.output << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "refusals of saves: many"), 6) << result.output << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "refusals of loads: many"), 6) << result.output << result.errors;
 }
 
 TEST(Saver, RandomScenesLoseNothing) {
@@ -268,7 +281,7 @@ TEST(Saver, ASecondRunInOneProjectIsRefusedUntilTheFirstHasEnded) {
   RunningProgram first({ACCELERATE_SAVER, "saves_and_waits", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   first.wait_for_output("saved by ");
   const auto refused = play("saves_once", place).output;
-  EXPECT_NE(refused.find("process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
+  EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
   EXPECT_NE(refused.find(" saves to " + place.path() + " already"), std::string::npos) << refused;
   EXPECT_EQ(place.entries("checkpoints"), std::set<std::string>{"checkpoint_0"});
   first.signal(SIGKILL);
@@ -284,6 +297,28 @@ TEST(Saver, AReaderMayLookWhileARunSavesAndRemoves) {
   EXPECT_EQ(reader.output, "read all\n") << reader.errors;
   EXPECT_EQ(reader.errors, "");
   EXPECT_EQ(writer.wait().exit_code, 0);
+}
+
+TEST(Saver, ASecondRunInAFolderOfItsOwnIsRefusedWhileTheFirstSaves) {
+  const Place place;
+  RunningProgram first({ACCELERATE_SAVER, "waits_in_a_save", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  first.wait_for_output("saving");
+  const auto refused = play("saves_to_a_folder", place).output;
+  EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" saves to " + place.path() + "/saved already"), std::string::npos) << refused;
+  first.signal(SIGKILL);
+  first.wait();
+  EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
+  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
+}
+
+TEST(Saver, WithoutFileLocksThatIsSaidOnceAndNothingIncompleteIsCommitted) {
+  const Place place;
+  const auto result = play("saves_without_locks", place, {{"ACCELERATE_TEST_NO_LOCKS", "1"}});
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, " is on a file system without file locks ("), 1) << result.errors;
+  EXPECT_NE(result.output.find("another process has removed or replaced"), std::string::npos) << result.output << result.errors;
+  EXPECT_NE(result.output.find("is not complete: "), std::string::npos) << result.output << result.errors;
+  EXPECT_NE(result.output.find("the checkpoint before is there"), std::string::npos) << result.output << result.errors;
 }
 
 }  // namespace

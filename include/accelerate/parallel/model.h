@@ -81,8 +81,11 @@ class ModelCore {
   void share_parameters();
   /// Trained parameters that the module has got since it was prepared, by name: they are not synchronised.
   std::vector<std::string> unknown_parameters() const;
-  /// Its optimizer is about to step. UsageError when gradients were not synchronised.
-  void before_step();
+  /// An optimizer of all its trained parameters (`is_whole`), or of some, is about to step. UsageError when gradients were not
+  /// synchronised.
+  void before_step(bool is_whole);
+  /// A part of it is about to be called in the precision of the run, without its prepared forward pass.
+  void expect_autocast_calls() { forward_since_step_ = true; }
   /// A batch of an accumulation begins, the first one or a later one. UsageError when weights have changed in between.
   void accumulate(bool is_first, std::optional<std::source_location> where);
   /// A loss is about to be multiplied by the factor of fp16 while no optimizer is known that would divide gradients by it.

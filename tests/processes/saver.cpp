@@ -674,8 +674,8 @@ void random_scenes() {
       }
       scene.check(/*by_another_run=*/one_of(2) == 0);
     }
+    scene.run().wait_for_everyone();  // the others may still look
     if (scene.run().is_main_process()) std::filesystem::remove_all(project);
-    scene.run().wait_for_everyone();
   }
   say(troubles > 0 ? "nothing lost" : "nothing happened");
 }

@@ -45,11 +45,11 @@ int main(int, char** argv) {
     return Tower(width, depth);
   }();
   const double begin = now();
-  const auto model = accelerate::load_checkpoint_and_dispatch(
-      tower, argv[1],
-      {.device_map = mode == "resident" || mode == "mapped" ? "cpu" : "disk",
-       .dtype = torch::kBFloat16,
-       .mmap = mode == "mapped" || mode == "mmap"});
+  const auto model =
+      accelerate::load_checkpoint_and_dispatch(tower, argv[1],
+                                               {.device_map = mode == "resident" || mode == "mapped" ? "cpu" : "disk",
+                                                .dtype = torch::kBFloat16,
+                                                .mmap = mode == "mapped" || mode == "mmap"});
   if (mode == "mapped") {  // what is mapped is read
     for (const auto& parameter : tower->parameters()) parameter.detach().view(torch::kByte).flatten().slice(0, 0, {}, 4096).sum();
   }

@@ -1,6 +1,6 @@
-// What does an exchange between two processes cost beyond the gloo call underneath it? The promise is: 5 % at most.
+// What does a collective between two processes cost beyond the gloo call underneath it? The promise is: 5 % at most.
 // Blocks of our calls alternate with blocks of bare gloo calls on the same group of two processes, and the median of the
-// paired ratios counts. Started by collectives_latency, which sets beside it what the same exchanges cost in Python.
+// paired ratios counts. Started by collectives_latency, which sets beside it what the same collectives cost in Python.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <accelerate/accelerate.h>
@@ -34,8 +34,8 @@ const std::vector<Payload> kPayloads = {
     {"4 B", {}, 5}, {"1 KB", {256}, 5}, {"4 KB", {1024}, 5}, {"64 KB", {16384}, 5}, {"1 MB", {262144}, 2}};
 constexpr int kCalls = 5;
 
-/// One exchange, done by us and by gloo alone.
-struct Exchange {
+/// One collective, done by us and by gloo alone.
+struct Collective {
   std::string name;
   int calls;
   std::function<void()> ours, bare;
@@ -118,8 +118,8 @@ class BareGloo {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-std::vector<Exchange> exchanges(const accelerate::Accelerator& accelerator, BareGloo& bare) {
-  std::vector<Exchange> all;
+std::vector<Collective> collectives(const accelerate::Accelerator& accelerator, BareGloo& bare) {
+  std::vector<Collective> all;
   all.push_back({"barrier", kCalls, [&] { accelerator.wait_for_everyone(); }, [&] { bare.barrier(); }});
   for (const auto& payload : kPayloads) {
     const at::Tensor data = at::full(payload.shape, 1.0F);
@@ -161,21 +161,21 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure(const Exchange& exchange, BareGloo& bare) {
+void measure(const Collective& collective, BareGloo& bare) {
   at::Tensor times = at::empty({2, kBlocks}, at::kDouble);
   auto* time = times.mutable_data_ptr<double>();
-  const auto run = [&](bool ours) { return block_time(ours ? exchange.ours : exchange.bare, exchange.calls, bare); };
+  const auto run = [&](bool ours) { return block_time(ours ? collective.ours : collective.bare, collective.calls, bare); };
   for (const bool ours : {true, false}) run(ours);  // the first of each is slower
   for (int block = 0; block < kBlocks; ++block) {
     for (const int side : {block % 2, (block + 1) % 2}) time[side * kBlocks + block] = run(side == 0);
   }
-  // An exchange has taken as long as it took the slower process: who broadcasts is done before the others have received.
+  // A collective has taken as long as it took the slower process: who broadcasts is done before the others have received.
   times = bare.reduce(times, c10d::ReduceOp::MAX);
   if (bare.rank() != 0) return;
   time = times.mutable_data_ptr<double>();
   std::vector<double> ours(time, time + kBlocks), alone(time + kBlocks, time + 2 * kBlocks), ratios;
   for (size_t block = 0; block < kBlocks; ++block) ratios.push_back(ours[block] / alone[block]);
-  std::printf("%s\t%.2f\t%.2f\t%.4f\n", exchange.name.c_str(), median(ours), median(alone), median(ratios));
+  std::printf("%s\t%.2f\t%.2f\t%.4f\n", collective.name.c_str(), median(ours), median(alone), median(ratios));
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ int main() {
   if (!std::getenv("WORLD_SIZE")) return std::fputs("Start this with benchmarks/collectives_latency.\n", stderr), 1;
   BareGloo bare;
   const accelerate::Accelerator accelerator({.cpu = true, .process_group = bare.group()});
-  for (const auto& exchange : exchanges(accelerator, bare)) measure(exchange, bare);
+  for (const auto& collective : collectives(accelerator, bare)) measure(collective, bare);
   // Gloo beside itself: how far the ratios of this run are to be believed.
   const at::Tensor data = at::full({256}, 1.0F);
   measure({"control 1 KB", kCalls, [&] { bare.gather(data); }, [&] { bare.gather(data); }}, bare);

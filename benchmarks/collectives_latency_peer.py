@@ -1,4 +1,4 @@
-"""The exchanges of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, in turns."""
+"""The collectives of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, in turns."""
 
 import os
 import statistics
@@ -38,7 +38,7 @@ class Bare:
         return result
 
 
-def exchanges(accelerator):
+def collectives(accelerator):
     """Yields name, calls in a block, Accelerate's call, torch.distributed's call."""
     bare = Bare()
     yield "barrier", CALLS, accelerator.wait_for_everyone, dist.barrier
@@ -69,7 +69,7 @@ def measure(name, calls, with_accelerate, alone):
         for turn in range(2):
             side = (block + turn) % 2
             times[side, block] = block_time(sides[side], calls)
-    # As in C++: an exchange has taken as long as it took the slower process.
+    # As in C++: a collective has taken as long as it took the slower process.
     dist.all_reduce(times, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
         print(name, *(f"{statistics.median(side):.2f}" for side in times.tolist()), sep="\t")
@@ -78,8 +78,8 @@ def measure(name, calls, with_accelerate, alone):
 def main():
     accelerator = Accelerator(cpu=True)
     with torch.no_grad():
-        for exchange in exchanges(accelerator):
-            measure(*exchange)
+        for collective in collectives(accelerator):
+            measure(*collective)
     accelerator.end_training()
 
 

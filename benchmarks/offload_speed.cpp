@@ -168,7 +168,7 @@ void measure_model(const std::string& folder, const std::string& mode, int passe
     print("backward_GBps", static_cast<double>(model->offload_counts().bytes_read - half) / 1e9 / backward);
     print("train_pass_s", forward + backward);
   }
-  print("unforeseen", static_cast<double>(model->offload_counts().unforeseen));
+  print("prefetch_misses", static_cast<double>(model->offload_counts().prefetch_misses));
 }
 
 }  // namespace

@@ -62,7 +62,9 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-torch::Tensor mlp_loss(const torch::Tensor& output, const torch::Tensor& targets) { return torch::cross_entropy_loss(output, targets); }
+torch::Tensor mlp_loss(const torch::Tensor& output, const torch::Tensor& targets) {
+  return torch::cross_entropy_loss(output, targets);
+}
 torch::Tensor gpt_loss(const torch::Tensor& output, const torch::Tensor& targets) {
   return torch::cross_entropy_loss(output.reshape({-1, kVocabulary}), targets.reshape({-1}));
 }
@@ -82,7 +84,9 @@ double microseconds_since(Clock::time_point start) {
 template <class Net>
 struct Prepared {
   Prepared(accelerate::Accelerator& a, Net module, const accelerate::Example& all, int64_t batch_size)
-      : accelerator(a), net(module), adamw(net->parameters(), torch::optim::AdamWOptions(1e-4)),
+      : accelerator(a),
+        net(module),
+        adamw(net->parameters(), torch::optim::AdamWOptions(1e-4)),
         data(accelerate::TensorDataset(all.data, all.target), {.batch_size = batch_size, .shuffle = true}),
         prepared(accelerator.prepare(net, adamw, data)) {}
 
@@ -105,15 +109,15 @@ struct Prepared {
   Net net;
   torch::optim::AdamW adamw;
   accelerate::DataLoader<accelerate::Example> data;
-  std::tuple<accelerate::Model<typename Net::Impl>, accelerate::AcceleratedOptimizer,
-             accelerate::DataLoader<accelerate::Example>>
+  std::tuple<accelerate::Model<typename Net::Impl>, accelerate::AcceleratedOptimizer, accelerate::DataLoader<accelerate::Example>>
       prepared;
 };
 
 /// The same by hand: LibTorch, the fused kernel, batches by indexing. One process.
 template <class Net>
 struct ByHand {
-  ByHand(Net module, const accelerate::Example& all, int64_t size) : net(module), batch_size(size), data(all.data), target(all.target) {
+  ByHand(Net module, const accelerate::Example& all, int64_t size)
+      : net(module), batch_size(size), data(all.data), target(all.target) {
     for (auto& p : net->parameters()) {
       parameters.push_back(p);
       averages.push_back(torch::zeros_like(p));
@@ -157,8 +161,9 @@ struct ByHand {
 double read_batches(accelerate::Accelerator& accelerator, int64_t steps, int64_t workers) {
   static std::map<int64_t, accelerate::DataLoader<accelerate::Example>> loaders;
   if (!loaders.contains(workers)) {
-    accelerate::DataLoader data(accelerate::TensorDataset(torch::randn({100000, 32}), torch::randint(0, 10, {100000}, torch::kLong)),
-                                {.batch_size = 64, .shuffle = true, .num_workers = static_cast<int>(workers)});
+    accelerate::DataLoader data(
+        accelerate::TensorDataset(torch::randn({100000, 32}), torch::randint(0, 10, {100000}, torch::kLong)),
+        {.batch_size = 64, .shuffle = true, .num_workers = static_cast<int>(workers)});
     loaders.emplace(workers, accelerator.prepare(data));
   }
   auto& loader = loaders.at(workers);
@@ -216,12 +221,30 @@ int main() {
     return *place;
   };
   const std::map<std::string, std::function<double(int64_t)>> scenarios = {
-      {"mlp4", [&](int64_t n) { return made(mlp4, [&] { return std::make_unique<Prepared<Mlp>>(accelerator, Mlp(), mlp_data(), 4); }).run(n, mlp_loss); }},
-      {"mlp64", [&](int64_t n) { return made(mlp64, [&] { return std::make_unique<Prepared<Mlp>>(accelerator, Mlp(), mlp_data(), 64); }).run(n, mlp_loss); }},
-      {"gpt", [&](int64_t n) { return made(gpt, [&] { return std::make_unique<Prepared<Gpt>>(accelerator, Gpt(), gpt_data(), 8); }).run(n, gpt_loss); }},
-      {"mlp4_by_hand", [&](int64_t n) { return made(mlp4_by_hand, [&] { return std::make_unique<ByHand<Mlp>>(Mlp(), mlp_data(), 4); }).run(n, mlp_loss); }},
-      {"mlp64_by_hand", [&](int64_t n) { return made(mlp64_by_hand, [&] { return std::make_unique<ByHand<Mlp>>(Mlp(), mlp_data(), 64); }).run(n, mlp_loss); }},
-      {"gpt_by_hand", [&](int64_t n) { return made(gpt_by_hand, [&] { return std::make_unique<ByHand<Gpt>>(Gpt(), gpt_data(), 8); }).run(n, gpt_loss); }},
+      {"mlp4",
+       [&](int64_t n) {
+         return made(mlp4, [&] { return std::make_unique<Prepared<Mlp>>(accelerator, Mlp(), mlp_data(), 4); }).run(n, mlp_loss);
+       }},
+      {"mlp64",
+       [&](int64_t n) {
+         return made(mlp64, [&] { return std::make_unique<Prepared<Mlp>>(accelerator, Mlp(), mlp_data(), 64); }).run(n, mlp_loss);
+       }},
+      {"gpt",
+       [&](int64_t n) {
+         return made(gpt, [&] { return std::make_unique<Prepared<Gpt>>(accelerator, Gpt(), gpt_data(), 8); }).run(n, gpt_loss);
+       }},
+      {"mlp4_by_hand",
+       [&](int64_t n) {
+         return made(mlp4_by_hand, [&] { return std::make_unique<ByHand<Mlp>>(Mlp(), mlp_data(), 4); }).run(n, mlp_loss);
+       }},
+      {"mlp64_by_hand",
+       [&](int64_t n) {
+         return made(mlp64_by_hand, [&] { return std::make_unique<ByHand<Mlp>>(Mlp(), mlp_data(), 64); }).run(n, mlp_loss);
+       }},
+      {"gpt_by_hand",
+       [&](int64_t n) {
+         return made(gpt_by_hand, [&] { return std::make_unique<ByHand<Gpt>>(Gpt(), gpt_data(), 8); }).run(n, gpt_loss);
+       }},
       {"tiny", [&](int64_t n) { return tiny<true>(accelerator, n); }},
       {"tiny_bare", [&](int64_t n) { return tiny<false>(accelerator, n); }},
       {"loader", [&](int64_t n) { return read_batches(accelerator, n, 0); }},

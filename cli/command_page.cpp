@@ -84,7 +84,7 @@ CommandPage test_page() {
   return {
       .name = "test",
       .summary = "check that this machine and its configuration work",
-      .description = {"Launches a test program under the current configuration. It checks ranks, exchanges between processes, "
+      .description = {"Launches a test program under the current configuration. It checks ranks, collectives between processes, "
                       "sharing out data, random numbers, precision, that training on all processes gives what a single one "
                       "gives, and that checkpoints bring a run back. It says what it checks, and ends with a line that says so, "
                       "or with the check that failed."},

@@ -19,7 +19,7 @@ constexpr std::array kChecks = {
     Check{"reduce", check_reduce},
     Check{"broadcast", check_broadcast},
     Check{"padding across processes", check_padding},
-    Check{"exchanging objects", check_objects},
+    Check{"collectives of objects", check_objects},
     Check{"seeds", check_seeds},
     Check{"random states", check_random_states},
     Check{"sharded data", check_sharded_data},

@@ -42,7 +42,7 @@ int run_checks(std::span<const Check> checks, Accelerator& accelerator, const St
     show(format("checking {} ... ", check.name));
     const auto findings = run_here(check, accelerator, streams);
     const bool failed_here = !findings.problems().empty();
-    // Told before the verdicts are exchanged: it may be the exchange that does not work.
+    // Told before the verdicts are gathered: it may be the collective that does not work.
     if (failed_here) show("FAILED\n");
     tell_problems(streams.problems, check, accelerator, findings.problems());
     const auto failures = accelerator.reduce(integers(accelerator, {failed_here ? 1 : 0}));

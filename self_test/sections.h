@@ -12,7 +12,7 @@ void check_order_of_processes(Accelerator& accelerator, Findings& findings);
 void check_triggers(Accelerator& accelerator, Findings& findings);
 void check_splitting(Accelerator& accelerator, Findings& findings);
 
-// exchange_checks.cpp
+// collective_checks.cpp
 void check_gather(Accelerator& accelerator, Findings& findings);
 void check_reduce(Accelerator& accelerator, Findings& findings);
 void check_broadcast(Accelerator& accelerator, Findings& findings);

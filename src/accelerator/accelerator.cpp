@@ -34,8 +34,8 @@ NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::Mo
   if (gradients_->num_steps() > 1) {
     for (const auto& model : models) model->accumulate(is_first, where);
   }
-  const bool exchanged = gradients_->count_batch() || gradients_->options().sync_each_batch;
-  return exchanged ? NoSyncScope() : NoSyncScope(models);
+  const bool synchronises = gradients_->count_batch() || gradients_->options().sync_each_batch;
+  return synchronises ? NoSyncScope() : NoSyncScope(models);
 }
 
 UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,

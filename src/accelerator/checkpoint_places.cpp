@@ -82,8 +82,8 @@ fs::path without_links(const fs::path& path) {
   if (problem) throw CheckpointError(fmt::format("Cannot use the folder {}: {}.", path.string(), problem.message()));
   const fs::path named = place.has_filename() ? place : place.parent_path();  // of a trailing slash
   if (fs::is_symlink(fs::symlink_status(named, problem))) {
-    throw CheckpointError(fmt::format("Cannot use the folder {}: it is a symbolic link to {}, which is not there.",
-                                      path.string(), fs::read_symlink(named, problem).string()));
+    throw CheckpointError(fmt::format("Cannot use the folder {}: it is a symbolic link to {}, which is not there.", path.string(),
+                                      fs::read_symlink(named, problem).string()));
   }
   return named;
 }
@@ -99,9 +99,8 @@ SavePlaces numbered_places(const std::string& folder) {
   const fs::path named = folder;
   const auto project = project_places(named.parent_path());
   // Only the folder of all checkpoints is followed: what a link in it leads to is not ours to replace or to remove.
-  const SavePlaces places{.target = project.checkpoints / named.filename(),
-                          .aside = project.unfinished / named.filename(),
-                          .lock = project.lock};
+  const SavePlaces places{
+      .target = project.checkpoints / named.filename(), .aside = project.unfinished / named.filename(), .lock = project.lock};
   check_not_around_current(places.target, folder);
   return places;
 }

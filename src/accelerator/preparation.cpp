@@ -78,8 +78,8 @@ std::shared_ptr<detail::ModelCore> Preparation::model_core(std::shared_ptr<torch
 }
 
 void Preparation::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
-  // One entry for a module: its checkpoint would be written twice otherwise. What exchanges its gradients stays, or preparing it
-  // again would make another one.
+  // One entry for a module: its checkpoint would be written twice otherwise. What all-reduces its gradients stays, or preparing
+  // it again would make another one.
   const auto is_same = [&](const auto& other) { return &other->module() == &model->module(); };
   const auto found = std::find_if(models_.begin(), models_.end(), is_same);
   if (found == models_.end() || !model->evaluation_mode() || (*found)->evaluation_mode()) keep(models_, model, is_same);
@@ -145,8 +145,9 @@ std::vector<torch::optim::Optimizer*> Preparation::prepared_optimizers() const {
 }
 
 SchedulerRule Preparation::scheduler_rule(torch::optim::Optimizer* optimizer) const {
-  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(),
-                                  [&](const auto& prepared) { return !prepared.is_gone() && &prepared.optimizer() == optimizer; });
+  const auto found = std::find_if(optimizers_.begin(), optimizers_.end(), [&](const auto& prepared) {
+    return !prepared.is_gone() && &prepared.optimizer() == optimizer;
+  });
   if (found == optimizers_.end()) {
     throw UsageError(
         "prepare was given a scheduler whose optimizer was not prepared. Prepare the optimizer before it, or with it in one "

@@ -88,7 +88,7 @@ void throw_failure(const char* call, const std::string& failure) {
 
 std::string shared_failure(const ProcessState& state, const std::string& mine, std::source_location where) {
   const auto all = gather_object(
-      state, std::vector<std::string>{mine.empty() ? "" : fmt::format("process {}: {}", state.process_index(), mine)}, where);
+      state, std::vector<std::string>{mine.empty() ? "" : fmt::format("rank {}: {}", state.process_index(), mine)}, where);
   const auto found = std::find_if(all.begin(), all.end(), [](const auto& text) { return !text.empty(); });
   return found == all.end() ? "" : *found;
 }
@@ -238,7 +238,7 @@ void RunCheckpoints::finish(const ProcessState& state, std::source_location wher
   const auto writing = std::move(writing_);
   std::string failure;
   try {
-    // An exchange, so that a process that is gone is missed here, by name, and not by the one that waits for its part.
+    // A collective, so that a process that is gone is missed here, by name, and not by the one that waits for its part.
     failure = shared_failure(state, writing->part(), where);
   } catch (...) {
     writing->give_up();
@@ -288,7 +288,7 @@ struct Candidates {
   void pass_over(const RunParts& parts, bool verify, int64_t limit, std::unique_ptr<FolderFiles>& files) {
     while (!numbers.empty()) {
       const fs::path candidate = folder / checkpoint_name(numbers.back());
-      std::string defect = "another machine does not have it";
+      std::string defect = "another host does not have it";
       if (numbers.back() <= limit) {
         try {
           defect = defect_of(parts, candidate.string(), verify, files);
@@ -304,8 +304,7 @@ struct Candidates {
         continue;
       }
       get_logger("accelerate")
-          .warning({.main_process_only = false}, "load_state passes over {}: {}", escaped(candidate.string()),
-                   escaped_lines(defect));
+          .warning({.main_process_only = false}, "load_state skips {}: {}", escaped(candidate.string()), escaped_lines(defect));
       last_defect = fmt::format("{}: {}", candidate.string(), defect);
       refused.push_back(numbers.back());
       numbers.pop_back();
@@ -329,7 +328,7 @@ std::optional<int64_t> RunCheckpoints::newest_checkpoint(const RunParts& parts, 
       own->pass_over(parts, verify, limit, files);
       if (!own->numbers.empty() || own->refused.empty() || limit != INT64_MAX) return;
       throw CheckpointError(
-          fmt::format("no checkpoint in {} can be used, of {}. {}. Repair one, or move them away to begin again.",
+          fmt::format("no checkpoint in {} can be used, of {}. {}. Repair one, or move them away to start from scratch.",
                       checkpoints_folder(), own->refused.size(), own->last_defect));
     });
     throw_failure("load_state", shared_failure(parts.state, failure, where));
@@ -340,8 +339,8 @@ std::optional<int64_t> RunCheckpoints::newest_checkpoint(const RunParts& parts, 
     if (*lowest == *highest) return *lowest == kNone ? std::nullopt : std::optional(*lowest);
     if (*lowest == kNone) {
       throw CheckpointError(
-          fmt::format("load_state: a machine has no complete checkpoint in {}; another one has {}. Copy it "
-                      "there, or remove it to begin again.",
+          fmt::format("load_state: a host has no complete checkpoint in {}; another one has {}. Copy it "
+                      "there, or remove it to start from scratch.",
                       checkpoints_folder(), checkpoint_name(*highest)));
     }
     limit = *lowest;

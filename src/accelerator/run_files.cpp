@@ -212,7 +212,7 @@ RunSnapshot snapshot_of(const RunParts& parts, const std::vector<TensorDict>& we
   const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
       {name, [name, random](ByteSink& sink) { write_random_states(sink, torch_archive_name(name), random); }});
-  return {.files = std::move(snapshot.files), .copies = options.copies ? options.copies->finish() : LateCopies()};
+  return {.files = std::move(snapshot.files), .copies = options.copies ? options.copies->finish() : DeferredCopies()};
 }
 
 std::vector<FileRecord> write_files(const std::vector<RunFile>& files, const std::string& folder) {

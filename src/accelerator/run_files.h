@@ -31,7 +31,7 @@ struct SnapshotOptions {
 struct RunSnapshot {
   std::vector<RunFile> files = {};
   /// To be made before the files are written.
-  LateCopies copies = {};
+  DeferredCopies copies = {};
 };
 
 /// The files that this process writes of a checkpoint taken now, in which the models have these weights. `python_random` are

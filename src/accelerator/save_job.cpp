@@ -41,7 +41,7 @@ Manifest join_reports(const SaveJob& job) {
     const InputFile file(report_path(job.aside, process));
     const json report = json::parse(file.text(0, file.size()));
     if (!report["failure"].get<std::string>().empty()) {
-      throw CheckpointError(fmt::format("process {}: {}", process, report["failure"].get<std::string>()));
+      throw CheckpointError(fmt::format("rank {}: {}", process, report["failure"].get<std::string>()));
     }
     for (const auto& record : report["files"]) manifest.files.push_back({record[0], record[1], record[2]});
     fs::remove(file.path());
@@ -101,7 +101,7 @@ std::string SaveJob::await_reports(const std::atomic<bool>& give_up) const {
     std::error_code problem;
     while (!fs::exists(report_path(aside, writer), problem)) {
       if (!fs::exists(aside, problem)) return fmt::format("{} was removed while it was written.", aside);
-      if (give_up) return fmt::format("process {} did not write its part of {}.", writer, aside);
+      if (give_up) return fmt::format("rank {} did not write its part of {}.", writer, aside);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   }

@@ -146,7 +146,7 @@ std::optional<size_t> StepCapture::run(const StepCall& call) {
   }
   if (kind.graph && !fits(kind)) forget(kind);
   const bool records = !kind.graph && !kind.refused && is_warm(kind) && may_record(kind, call);
-  // NCCL takes it for granted that processes record and replay an exchange together, and the same recording.
+  // NCCL takes it for granted that processes record and replay a collective together, and the same recording.
   enum : int64_t { eagerly, recording, replaying };
   if (!all_agree({kind.graph ? replaying : records ? recording : eagerly, kind.graph ? kind.recording_number : 0})) {
     if (kind.graph || records) tell("processes are at steps of different kinds, which are run eagerly");
@@ -238,7 +238,7 @@ bool StepCapture::is_warm(const Kind& kind) const {
   return is_settled() && kind.calls >= options_.warmup_steps && kind.alike >= std::min(2, options_.warmup_steps);
 }
 
-/// After the first exchanges buckets of gradients are put in another order.
+/// After the first collectives buckets of gradients are put in another order.
 bool StepCapture::is_settled() const {
   return std::all_of(parallel_.begin(), parallel_.end(), [](const auto& model) { return model->is_settled(); });
 }
@@ -339,8 +339,8 @@ void StepCapture::record_body(Kind& kind, const StepCall& call, const OperatorWa
       // From here on: to begin a recording calls operators, too.
       kind.recording.begin_with(before, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
       const StepRecording::Scope scope(kind.recording);
-      const NoHostExchanges refused(
-          [] { throw NotRecordable("processes exchange objects or wait for each other in it, which replays would not do"); });
+      const NoHostCollectives refused(
+          [] { throw NotRecordable("processes gather objects or wait for each other in it, which replays would not do"); });
       call.body();
     });
     at::autocast::clear_cache();

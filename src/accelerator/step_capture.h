@@ -78,7 +78,7 @@ class StepCapture {
   void check_by_others(const std::vector<int64_t>& versions_before, const std::vector<double>& rates_before,
                        const Kind& kind) const;
   std::vector<double> rates() const;
-  /// What models that exchange gradients are about to exchange.
+  /// What models that all-reduce gradients are about to do.
   std::vector<DataParallel::Syncs> syncs() const;
   void set_syncs(const std::vector<DataParallel::Syncs>& syncs) const;
   /// Whether all processes are about to do the same; without asking where there is one.

@@ -71,11 +71,12 @@ void warn_of_unprepared_parameters(const AcceleratedOptimizer& optimizer, const 
   });
   if (count == 0) return;
   get_logger("accelerate")
-      .warning({.main_process_only = false},
-               "A prepared optimizer steps {} of {} parameters that belong to no prepared model: their gradients are not averaged, "
-               "and each of the {} ranks will have values of its own. Make them parameters of a module, and give it to "
-               "accelerator.prepare.",
-               count, parameters.size(), models.front()->state().num_processes());
+      .warning(
+          {.main_process_only = false},
+          "A prepared optimizer steps {} of {} parameters that belong to no prepared model: their gradients are not averaged, "
+          "and each of the {} ranks will have values of its own. Make them parameters of a module, and give it to "
+          "accelerator.prepare.",
+          count, parameters.size(), models.front()->state().num_processes());
 }
 
 }  // namespace
@@ -101,10 +102,11 @@ void StepCheck::find_stepped_models(const AcceleratedOptimizer& optimizer) {
     stepped_.push_back({.model = model, .is_whole = covers(own, *model)});
     const auto unknown = model->unknown_parameters();
     if (unknown.empty()) continue;
-    throw UsageError(fmt::format(
-        "{} got parameters after it was prepared{}: {}. Their gradients are not averaged over the ranks. Give the module its last "
-        "shape before prepare, or call free_memory() and prepare everything again.",
-        model->module().name(), at_line(model->where()), fmt::join(unknown, ", ")));
+    throw UsageError(
+        fmt::format("{} got parameters after it was prepared{}: {}. Their gradients are not averaged over the ranks. Give the "
+                    "module its last "
+                    "shape before prepare, or call free_memory() and prepare everything again.",
+                    model->module().name(), at_line(model->where()), fmt::join(unknown, ", ")));
   }
   warn_of_unprepared_parameters(optimizer, models);
 }

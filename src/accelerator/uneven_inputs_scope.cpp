@@ -6,7 +6,7 @@ namespace accelerate {
 UnevenInputsScope::UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients,
                                      const std::vector<detail::LoaderHandle>& loaders, std::optional<bool> even_batches)
     : join_(std::make_unique<JoinScope>(std::move(join))), gradients_(std::move(gradients)) {
-  // Who has no more batches can follow the exchanges of one scope only.
+  // Who has no more batches can follow the collectives of one scope only.
   if (gradients_->awaits_end_of_data())
     throw UsageError("join_uneven_inputs was called within such a scope. Make one for all models that the loop trains.");
   gradients_->on_end_of_data([scope = join_.get()] { scope->finish(); });

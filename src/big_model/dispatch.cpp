@@ -53,7 +53,7 @@ const DeviceMap& device_map_of(const DispatchCore& core) { return core.map; }
 OffloadCounts offload_counts_of(const DispatchCore& core) {
   if (!core.pager) return {};
   const auto counts = core.pager->counts();
-  return {.loads = counts.loads, .unforeseen = counts.demanded, .bytes_read = counts.bytes, .peak_bytes = counts.peak};
+  return {.loads = counts.loads, .prefetch_misses = counts.demanded, .bytes_read = counts.bytes, .peak_bytes = counts.peak};
 }
 
 c10::Device input_device_of(const DispatchCore& core) { return core.input_device; }

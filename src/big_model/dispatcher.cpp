@@ -109,7 +109,8 @@ void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
 void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::string>& missing,
                         const std::vector<std::string>& unexpected, const std::vector<std::string>& misshapen) const {
   const auto listed = [](const char* title, const std::vector<std::string>& names, const char* between) {
-    return names.empty() ? std::string() : fmt::format("\n  {}: {}", title, escaped(fmt::format("{}", fmt::join(names, between))));
+    return names.empty() ? std::string()
+                         : fmt::format("\n  {}: {}", title, escaped(fmt::format("{}", fmt::join(names, between))));
   };
   const std::string differs = rules.strict ? listed("missing", missing, " ") + listed("unexpected", unexpected, " ") : "";
   if (!misshapen.empty() || !differs.empty()) {
@@ -198,17 +199,17 @@ void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
   } else {
     const at::Tensor elements = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
     set_data(weight, elements);
-    auto home = converts(weight) ? residency::home_in_memory(residency::bytes_of(value_of(weight).contiguous()))
-                                 : home_at(*weight.stored);
-    if (!device.is_meta()) loads_[device].push_back({std::move(home), residency::bytes_of(elements)});
+    auto store = converts(weight) ? residency::store_in_memory(residency::bytes_of(value_of(weight).contiguous()))
+                                  : store_at(*weight.stored);
+    if (!device.is_meta()) loads_[device].push_back({std::move(store), residency::bytes_of(elements)});
   }
 }
 
-std::shared_ptr<residency::WeightHome> Dispatcher::home_at(const StoredTensor& stored) {
-  if (is_own_file(stored)) return residency::home_of_file(stored.file, stored.bytes(), /*writable=*/false);
+std::shared_ptr<residency::WeightStore> Dispatcher::store_at(const StoredTensor& stored) {
+  if (is_own_file(stored)) return residency::store_of_file(stored.file, stored.bytes(), /*writable=*/false);
   auto& file = files_[stored.file];
   if (!file) file = residency::open_checkpoint_file(stored.file);
-  return residency::home_in_file(file, stored.offset, stored.bytes());
+  return residency::store_in_file(file, stored.offset, stored.bytes());
 }
 
 OffloadWriter& Dispatcher::writer(const std::string& weight) {
@@ -233,12 +234,12 @@ void Dispatcher::prepare_on_host(Weight& weight) {
       pinned.copy_(residency::bytes_of(value));
       value = pinned;
     }
-    weight.home = residency::home_in_memory(residency::bytes_of(value));
+    weight.store = residency::store_in_memory(residency::bytes_of(value));
     return;
   }
   const at::Tensor bytes = pinned_.take(weight.stored->bytes());
-  loads_[Place(c10::kCPU)].push_back({home_at(*weight.stored), bytes});
-  weight.home = residency::home_in_memory(bytes);
+  loads_[Place(c10::kCPU)].push_back({store_at(*weight.stored), bytes});
+  weight.store = residency::store_in_memory(bytes);
 }
 
 void Dispatcher::prepare_on_disk(Weight& weight) {
@@ -254,8 +255,8 @@ void Dispatcher::prepare_on_disk(Weight& weight) {
     set_data(weight, residency::mapped_tensor(file, place->offset, place->shape, place->dtype));
   } else {
     const bool ours = place == &written.tensor || (weight.written && is_own_file(*place));
-    weight.home =
-        ours ? residency::home_of_file(place->file, place->bytes(), /*writable=*/true, written.staged) : home_at(*place);
+    weight.store =
+        ours ? residency::store_of_file(place->file, place->bytes(), /*writable=*/true, written.staged) : store_at(*place);
   }
 }
 
@@ -268,8 +269,8 @@ void Dispatcher::read_all() {
       lane->wait(residency::current_stream(device));  // which may still use the memory that was given to us
     }
     const auto transfer = std::make_shared<residency::Transfer>(std::move(loads), lane ? &*lane : nullptr);
-    residency::Carriers carriers(reading_threads() - 1);
-    carriers.carry(transfer, true);
+    residency::IoThreadPool io_threads(reading_threads() - 1);
+    io_threads.submit(transfer, true);
     transfer->finish();
     if (lane) lane->synchronize();
   }
@@ -322,7 +323,7 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
   std::vector<std::vector<Weight*>> units;
   std::unordered_map<std::string, size_t> places;
   for (auto& weight : weights_) {
-    if (!weight.home) continue;
+    if (!weight.store) continue;
     const auto [place, fresh] = places.try_emplace(weight.group->unit, units.size());
     if (fresh) units.emplace_back();
     units[place->second].push_back(&weight);
@@ -334,8 +335,8 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
   for (const auto& weights : units) {
     std::vector<residency::Pager::NewWeight> managed;
     for (Weight* weight : weights) {
-      const auto storage = absent_storage(weight->home->size(), main_device_);
-      managed.push_back({weight->group->name(), storage, weight->home});
+      const auto storage = absent_storage(weight->store->size(), main_device_);
+      managed.push_back({weight->group->name(), storage, weight->store});
       set_data(*weight, tensor_on(storage, weight->group->tensor(), weight->dtype));
     }
     pager->add_unit(std::move(managed));
@@ -392,7 +393,7 @@ void Dispatcher::commit(bool crosses_devices) const {
       const auto& [name, tensor, buffer] = weight.group->weights[i];
       if (!weight.data.empty()) residency::make_real(tensor, weight.data[i]);
       // Operators go to where a parameter is; buffers, such as masks, come to what they are used with.
-      residency::set_key(tensor, weight.home || (crosses_devices && !buffer));
+      residency::set_key(tensor, weight.store || (crosses_devices && !buffer));
     }
   }
 }

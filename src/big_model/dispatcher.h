@@ -62,8 +62,8 @@ class Dispatcher {
     const StoredTensor* stored = nullptr;
     /// What each tensor of the group gets, without bytes where it is offloaded; none when they stay as they are.
     std::vector<at::Tensor> data = {};
-    std::shared_ptr<residency::WeightHome> home = {};  // of one that is offloaded
-    const StoredTensor* written = nullptr;             // where the folder for offloaded weights has it already
+    std::shared_ptr<residency::WeightStore> store = {};  // of one that is offloaded
+    const StoredTensor* written = nullptr;               // where the folder for offloaded weights has it already
     at::ScalarType dtype = at::kFloat;
   };
 
@@ -88,7 +88,7 @@ class Dispatcher {
   void prepare_resident(Weight& weight, c10::Device device);
   void prepare_on_disk(Weight& weight);
   void prepare_on_host(Weight& weight);
-  std::shared_ptr<residency::WeightHome> home_at(const StoredTensor& stored);
+  std::shared_ptr<residency::WeightStore> store_at(const StoredTensor& stored);
   void read_all();
   OffloadWriter& writer(const std::string& weight);
   /// What offloaded weights may take.

@@ -53,7 +53,7 @@ void copy_from_device(const at::Tensor& bytes, const c10::Event& written, char* 
 
 }  // namespace
 
-void LateCopies::make() {
+void DeferredCopies::make() {
   in_parallel(pieces_.size(), [&](size_t i) {
     const at::AutoDispatchBelowADInplaceOrView bytes_alone;
     Piece& piece = pieces_[i];
@@ -81,7 +81,8 @@ at::Tensor HostCopies::add(const at::Tensor& tensor, CopyTime when) {
   Block& block = block_for(size);
   std::shared_ptr<char> place(block.bytes, block.bytes.get() + block.used);
   block.used += aligned(size);
-  const bool waits = when == CopyTime::later && (!tensor.is_cpu() || (size >= kSmallCopy && LateReading::is_possible(tensor)));
+  const bool waits =
+      when == CopyTime::later && (!tensor.is_cpu() || (size >= kSmallCopy && CopyOnWriteGuard::is_possible(tensor)));
   const at::AutoDispatchBelowADInplaceOrView bytes_alone;
   copies_.push_back({bytes_of(tensor), place, waits ? CopyTime::later : CopyTime::now, nullptr});
   char* const bytes = place.get();
@@ -100,8 +101,8 @@ HostCopies::Block& HostCopies::block_for(uint64_t size) {
   return blocks_.emplace_back(Block{std::move(bytes), wanted});
 }
 
-LateCopies HostCopies::pieces_of(CopyTime when) const {
-  LateCopies made;
+DeferredCopies HostCopies::pieces_of(CopyTime when) const {
+  DeferredCopies made;
   for (const Copy& copy : copies_) {
     if (copy.when != when) continue;
     const auto* source = static_cast<const char*>(copy.source.const_data_ptr());
@@ -113,7 +114,7 @@ LateCopies HostCopies::pieces_of(CopyTime when) const {
         made.pieces_.push_back({std::move(to), nullptr, size, {}, part_of(copy.source, done, size), copy.written});
       } else {
         made.pieces_.push_back(
-            {std::move(to), source + done, size, when == CopyTime::later ? LateReading(copy.source) : LateReading()});
+            {std::move(to), source + done, size, when == CopyTime::later ? CopyOnWriteGuard(copy.source) : CopyOnWriteGuard()});
       }
     }
   }
@@ -150,7 +151,7 @@ void HostCopies::put_aside(c10::Device device) {
   }
 }
 
-LateCopies HostCopies::finish() {
+DeferredCopies HostCopies::finish() {
   // Also when something goes wrong: they hold weights.
   struct Forgetting {
     std::vector<Copy>& copies;

@@ -7,12 +7,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "checkpoint/late_reading.h"
+#include "checkpoint/copy_on_write_guard.h"
 
 namespace accelerate {
 
-/// Copies that are yet to be made, of memory that keeps its values until then (see LateReading), or that nobody else has.
-class LateCopies {
+/// Copies that are yet to be made, of memory that keeps its values until then (see CopyOnWriteGuard), or that nobody else has.
+class DeferredCopies {
  public:
   /// Makes them, by several threads. Those who wait to write to one of the sources go on as soon as that one is copied, and
   /// memory of a device is given back when all are.
@@ -25,7 +25,7 @@ class LateCopies {
     std::shared_ptr<char> to;
     const char* from;  // null for bytes of a device
     uint64_t size;
-    LateReading reading;
+    CopyOnWriteGuard reading;
     // The bytes of a device, and when it has written them.
     at::Tensor on_device = {};
     std::shared_ptr<const c10::Event> written = {};
@@ -53,7 +53,7 @@ class HostCopies {
   /// Copies all that cannot wait. The tensors that were added may change from here on: those of a CPU by operators, which wait
   /// for the copies that are still to be made; of those of a device there is a copy on the device until then, where at least
   /// twice as much memory is free. Where it is not, they cannot wait.
-  LateCopies finish();
+  DeferredCopies finish();
   /// Gives the memory back that no copy lies in.
   void release();
 
@@ -73,7 +73,7 @@ class HostCopies {
   /// Those of `device` that may be made later: copies them on the device, or finds that they cannot wait.
   void put_aside(c10::Device device);
   /// Those of one time, in pieces that threads can share out.
-  LateCopies pieces_of(CopyTime when) const;
+  DeferredCopies pieces_of(CopyTime when) const;
 
   std::vector<Block> blocks_;
   std::vector<Copy> copies_;

@@ -7,8 +7,8 @@ namespace accelerate {
 
 /// Keeps other processes from writing to a folder, by a lock on a file beside it. The kernel releases it when this process ends,
 /// however it ends, and no child of a fork shares it. The file says who holds the lock; it is removed with it.
-/// Several locks of one process on one file are the same lock. A record lock of POSIX, it is also released when this process opens
-/// and closes that file in any other way.
+/// Several locks of one process on one file are the same lock. A record lock of POSIX, it is also released when this process
+/// opens and closes that file in any other way.
 class SaveLock {
  public:
   /// CheckpointError names the process and the host that have it, and `folder`, which is what they write to. Where a file system

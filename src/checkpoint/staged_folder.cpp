@@ -265,7 +265,8 @@ void StagedFolder::remove_parent() const {
 bool StagedFolder::is_made_folder(const fs::path& path) const {
   struct stat made {
   }, there{};
-  return fstat(made_, &made) == 0 && stat(path.c_str(), &there) == 0 && made.st_dev == there.st_dev && made.st_ino == there.st_ino;
+  return fstat(made_, &made) == 0 && stat(path.c_str(), &there) == 0 && made.st_dev == there.st_dev &&
+         made.st_ino == there.st_ino;
 }
 
 /// At no instant is there no checkpoint under the name of `target_`, but for file systems that cannot exchange two folders.

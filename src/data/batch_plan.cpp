@@ -10,11 +10,11 @@ bool can_pin() { return at::accelerator::getAccelerator().has_value() && at::acc
 
 class ReaderPlan : public BatchPlan {
  public:
-  explicit ReaderPlan(const Reading& reading)
-      : reader_(reading.reader), batched_(reading.batched()), pin_(reading.options.pin_memory && can_pin()) {}
+  explicit ReaderPlan(const LoaderSpec& spec)
+      : reader_(spec.reader), batched_(spec.batched()), pin_(spec.options.pin_memory && can_pin()) {}
 
-  Anything make(const Ingredients& ingredients) const override {
-    Anything batch = read(ingredients);
+  ErasedBatch make(const BatchSpec& batch_spec) const override {
+    ErasedBatch batch = read(batch_spec);
     if (pin_) {
       for (at::Tensor* tensor : reader_->leaves(batch).tensors) {
         if (tensor->defined() && tensor->is_cpu()) *tensor = tensor->pin_memory();
@@ -24,7 +24,7 @@ class ReaderPlan : public BatchPlan {
   }
 
  protected:
-  virtual Anything read(const Ingredients& ingredients) const = 0;
+  virtual ErasedBatch read(const BatchSpec& batch_spec) const = 0;
 
   const std::shared_ptr<BatchReader> reader_;
   const bool batched_;
@@ -35,41 +35,41 @@ class ReaderPlan : public BatchPlan {
 
 class IndexedPlan : public ReaderPlan {
  public:
-  IndexedPlan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared)
-      : ReaderPlan(reading), seed_(seed), shrunk_to_(shrunk_length(reading)), dataset_type_(reading.dataset_type) {
-    if (auto* shard = dynamic_cast<BatchSamplerShard*>(reading.batches.get())) {
+  IndexedPlan(const LoaderSpec& spec, const SampleSeed& seed, int64_t skip_shared)
+      : ReaderPlan(spec), seed_(seed), shrunk_to_(shrunk_length(spec)), dataset_type_(spec.dataset_type) {
+    if (auto* shard = dynamic_cast<BatchSamplerShard*>(spec.batches.get())) {
       batches_ = shard->batches_after(skip_shared);
       return;
     }
     if (batched_) {
-      batches_ = reading.batches->batches();
+      batches_ = spec.batches->batches();
     } else {
-      indices_ = reading.sampler->indices();
+      indices_ = spec.sampler->indices();
     }
     for (int64_t i = 0; i < skip_shared; ++i) next();
   }
 
-  std::optional<Ingredients> next() override {
+  std::optional<BatchSpec> next() override {
     if (batched_) {
       auto batch = batches_();
-      return batch ? std::optional<Ingredients>({std::move(*batch), {}}) : std::nullopt;
+      return batch ? std::optional<BatchSpec>({std::move(*batch), {}}) : std::nullopt;
     }
     const auto index = indices_();
-    return index ? std::optional<Ingredients>({{*index}, {}}) : std::nullopt;
+    return index ? std::optional<BatchSpec>({{*index}, {}}) : std::nullopt;
   }
   bool reads_in_next() const override { return false; }
 
  protected:
-  Anything read(const Ingredients& ingredients) const override {
-    check_indices(ingredients.indices);
-    return batched_ ? reader_->read(ingredients.indices, seed_) : reader_->read_one(ingredients.indices.front(), seed_);
+  ErasedBatch read(const BatchSpec& batch_spec) const override {
+    check_indices(batch_spec.indices);
+    return batched_ ? reader_->read(batch_spec.indices, seed_) : reader_->read_one(batch_spec.indices.front(), seed_);
   }
 
  private:
   /// The length of a dataset that has fewer samples than when the loader was made; else nothing: what indices mean is a matter of
   /// the sampler and the dataset, which need not count from 0.
-  static std::optional<int64_t> shrunk_length(const Reading& reading) {
-    const auto before = reading.length_when_made, now = before ? reading.reader->size() : std::nullopt;
+  static std::optional<int64_t> shrunk_length(const LoaderSpec& spec) {
+    const auto before = spec.length_when_made, now = before ? spec.reader->size() : std::nullopt;
     return now && *now < *before ? now : std::nullopt;
   }
 
@@ -92,39 +92,39 @@ class IndexedPlan : public ReaderPlan {
 
 class StreamPlan : public ReaderPlan {
  public:
-  StreamPlan(const Reading& reading, int64_t skip_shared)
-      : ReaderPlan(reading),
-        samples_(reading.reader->open()),
-        batch_size_(reading.iterable_batch.value_or(1)),
-        drop_last_(reading.options.drop_last) {
+  StreamPlan(const LoaderSpec& spec, int64_t skip_shared)
+      : ReaderPlan(spec),
+        samples_(spec.reader->open()),
+        batch_size_(spec.iterable_batch.value_or(1)),
+        drop_last_(spec.options.drop_last) {
     for (int64_t i = 0; i < skip_shared && next_sample(); ++i) {
     }
-    if (reading.shard) samples_ = IterableDatasetShard<Anything>(std::move(samples_), *reading.shard);
+    if (spec.shard) samples_ = IterableDatasetShard<ErasedBatch>(std::move(samples_), *spec.shard);
   }
 
-  std::optional<Ingredients> next() override {
-    Ingredients ingredients;
-    while (!ended_ && static_cast<int64_t>(ingredients.samples.size()) < batch_size_) {
+  std::optional<BatchSpec> next() override {
+    BatchSpec batch_spec;
+    while (!ended_ && static_cast<int64_t>(batch_spec.samples.size()) < batch_size_) {
       if (auto sample = next_sample()) {
-        ingredients.samples.push_back(std::move(*sample));
+        batch_spec.samples.push_back(std::move(*sample));
         ++read_;
       } else {
         ended_ = true;
       }
     }
-    const auto size = static_cast<int64_t>(ingredients.samples.size());
+    const auto size = static_cast<int64_t>(batch_spec.samples.size());
     if (size == 0 || (drop_last_ && size < batch_size_)) return std::nullopt;
-    return ingredients;
+    return batch_spec;
   }
   bool reads_in_next() const override { return true; }
 
  protected:
-  Anything read(const Ingredients& ingredients) const override {
-    return batched_ ? reader_->join(ingredients.samples) : reader_->join_one(ingredients.samples.front());
+  ErasedBatch read(const BatchSpec& batch_spec) const override {
+    return batched_ ? reader_->join(batch_spec.samples) : reader_->join_one(batch_spec.samples.front());
   }
 
  private:
-  std::optional<Anything> next_sample() {
+  std::optional<ErasedBatch> next_sample() {
     try {
       return samples_();
     } catch (...) {
@@ -133,26 +133,26 @@ class StreamPlan : public ReaderPlan {
     }
   }
 
-  Source<Anything> samples_;
+  Source<ErasedBatch> samples_;
   const int64_t batch_size_;
   const bool drop_last_;
   int64_t read_ = 0;
   bool ended_ = false;
 };
 
-std::unique_ptr<BatchPlan> begin_plan(const Reading& reading, const SampleSeed& seed, int64_t skip_shared) {
-  if (!reading.iterable()) return std::make_unique<IndexedPlan>(reading, seed, skip_shared);
-  if (auto generator = reading.reader->generator(); generator && reading.shard && !reading.reader->takes_epoch()) {
+std::unique_ptr<BatchPlan> begin_plan(const LoaderSpec& spec, const SampleSeed& seed, int64_t skip_shared) {
+  if (!spec.iterable()) return std::make_unique<IndexedPlan>(spec, seed, skip_shared);
+  if (auto generator = spec.reader->generator(); generator && spec.shard && !spec.reader->takes_epoch()) {
     const std::lock_guard lock(generator->mutex());
     generator->set_current_seed(static_cast<uint64_t>(seed.epoch));
   }
-  return std::make_unique<StreamPlan>(reading, skip_shared);
+  return std::make_unique<StreamPlan>(spec, skip_shared);
 }
 
 }  // namespace
 
-std::unique_ptr<BatchPlan> make_plan(const Reading& reading, const SampleSeed& seed, const PassStart& start) {
-  std::unique_ptr<BatchPlan> plan = begin_plan(reading, seed, start.shared);
+std::unique_ptr<BatchPlan> make_plan(const LoaderSpec& spec, const SampleSeed& seed, const PassStart& start) {
+  std::unique_ptr<BatchPlan> plan = begin_plan(spec, seed, start.shared);
   for (int64_t i = 0; i < start.own && plan->next(); ++i) {
   }
   return plan;

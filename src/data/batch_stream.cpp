@@ -13,16 +13,16 @@ namespace {
 /// Batches that are read when they are asked for.
 class InlineStream : public BatchStream {
  public:
-  InlineStream(const Reading& reading, std::unique_ptr<BatchPlan> plan)
-      : plan_(std::move(plan)), dataset_type_(reading.dataset_type) {}
+  InlineStream(const LoaderSpec& spec, std::unique_ptr<BatchPlan> plan)
+      : plan_(std::move(plan)), dataset_type_(spec.dataset_type) {}
 
-  Anything next() override {
+  ErasedBatch next() override {
     if (ended_) return nullptr;
     const Busy busy("DataLoader", dataset_type_);
     ended_ = true;  // also when reading fails
-    const auto ingredients = plan_->next();
-    if (!ingredients) return nullptr;
-    Anything batch = plan_->make(*ingredients);
+    const auto batch_spec = plan_->next();
+    if (!batch_spec) return nullptr;
+    ErasedBatch batch = plan_->make(*batch_spec);
     ended_ = false;
     return batch;
   }
@@ -35,20 +35,20 @@ class InlineStream : public BatchStream {
 
 }  // namespace
 
-std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed, const PassStart& start) {
-  follow_stream(reading);
-  auto plan = make_plan(reading, seed, start);
-  const int workers = reading.options.num_workers;
-  if (workers == 0) return std::make_unique<InlineStream>(reading, std::move(plan));
-  auto pool = reading.workers ? reading.workers->get(workers) : std::make_shared<WorkerPool>(workers);
-  return std::make_unique<WorkerStream>(reading, std::move(plan), std::move(pool));
+std::unique_ptr<BatchStream> open_stream(const LoaderSpec& spec, const SampleSeed& seed, const PassStart& start) {
+  follow_stream(spec);
+  auto plan = make_plan(spec, seed, start);
+  const int workers = spec.options.num_workers;
+  if (workers == 0) return std::make_unique<InlineStream>(spec, std::move(plan));
+  auto pool = spec.workers ? spec.workers->get(workers) : std::make_shared<WorkerPool>(workers);
+  return std::make_unique<WorkerStream>(spec, std::move(plan), std::move(pool));
 }
 
-void follow_stream(const Reading& reading) {
+void follow_stream(const LoaderSpec& spec) {
   // torch's loader draws one number at the start of each pass, or once for workers that persist. Ours needs none, but what is
   // drawn afterwards shall be the same.
-  if (reading.workers && !reading.workers->begin_first_pass()) return;
-  at::empty({}, at::kLong).random_(reading.options.generator);
+  if (spec.workers && !spec.workers->begin_first_pass()) return;
+  at::empty({}, at::kLong).random_(spec.options.generator);
 }
 
 }  // namespace accelerate::detail

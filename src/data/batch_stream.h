@@ -11,12 +11,12 @@ class BatchStream {
  public:
   virtual ~BatchStream() = default;
   /// Null at the end.
-  virtual Anything next() = 0;
+  virtual ErasedBatch next() = 0;
 };
 
 /// Begins a pass over what `reading` says, in this thread or with workers.
-std::unique_ptr<BatchStream> open_stream(const Reading& reading, const SampleSeed& seed, const PassStart& start = {});
+std::unique_ptr<BatchStream> open_stream(const LoaderSpec& spec, const SampleSeed& seed, const PassStart& start = {});
 /// Draws the seed that open_stream draws, for a process that is sent its batches: random numbers stay in step.
-void follow_stream(const Reading& reading);
+void follow_stream(const LoaderSpec& spec);
 
 }  // namespace accelerate::detail

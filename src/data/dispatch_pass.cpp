@@ -36,22 +36,22 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 
 DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
     : PreparedPass(std::move(core), where), to_skip_(core_->skip_batches) {
-  if (!sharing().state.is_main_process()) follow_stream(reading());
+  if (!sharing().state.is_main_process()) follow_stream(spec());
 }
 
 std::optional<Value> DispatchPass::read_round() {
-  if (!stream_) stream_ = open_stream(reading(), core_->sample_seed(), {.shared = start_.shared});
+  if (!stream_) stream_ = open_stream(spec(), core_->sample_seed(), {.shared = start_.shared});
   for (; to_drop_ > 0 && !last_; --to_drop_) read_batches();
   const auto batches = read_batches();
-  if (batches.empty() || (last_ && reading().options.drop_last)) return std::nullopt;
+  if (batches.empty() || (last_ && spec().options.drop_last)) return std::nullopt;
   return join(batches);
 }
 
-std::vector<Anything> DispatchPass::read_batches() {
+std::vector<ErasedBatch> DispatchPass::read_batches() {
   const size_t parts = sharing().split_batches ? 1 : static_cast<size_t>(sharing().state.num_processes());
-  std::vector<Anything> batches;
+  std::vector<ErasedBatch> batches;
   while (!last_ && batches.size() < parts) {
-    if (Anything batch = stream_->next()) {
+    if (ErasedBatch batch = stream_->next()) {
       batches.push_back(std::move(batch));
     } else {
       last_ = true;
@@ -60,9 +60,9 @@ std::vector<Anything> DispatchPass::read_batches() {
   return batches;
 }
 
-Value DispatchPass::join(const std::vector<Anything>& batches) const {
+Value DispatchPass::join(const std::vector<ErasedBatch>& batches) const {
   std::vector<Leaves> parts;
-  for (const auto& batch : batches) parts.push_back(reading().reader->leaves(batch));
+  for (const auto& batch : batches) parts.push_back(spec().reader->leaves(batch));
   try {
     concatenate(parts, 0);
   } catch (const UsageError& error) {
@@ -71,7 +71,7 @@ Value DispatchPass::join(const std::vector<Anything>& batches) const {
         " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
         "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
   }
-  return reading().reader->to_value(batches.front());
+  return spec().reader->to_value(batches.front());
 }
 
 std::optional<DispatchPass::Round> DispatchPass::fetch() {
@@ -111,7 +111,7 @@ std::optional<DispatchPass::Round> DispatchPass::fetch() {
   return round;
 }
 
-void DispatchPass::exchange(Round& round) {
+void DispatchPass::broadcast_round(Round& round) {
   const Leaves leaves = leaves_of(round.batch);
   if (sharing().state.is_main_process()) {
     if (sharing().device) send_to_device(leaves, *sharing().device, sharing().non_blocking);
@@ -126,11 +126,11 @@ void DispatchPass::exchange(Round& round) {
   broadcast(sharing().state, sent, 0, where_);
 }
 
-Anything DispatchPass::share_of(Round& round, bool last) {
+ErasedBatch DispatchPass::share_of(Round& round, bool last) {
   const int64_t processes = sharing().state.num_processes(), process = sharing().state.process_index();
   const int64_t rows = find_batch_size(round.batch);
   int64_t share = rows / processes;
-  if (last && !reading().options.drop_last && rows % processes != 0) {
+  if (last && !spec().options.drop_last && rows % processes != 0) {
     ++share;
     // Again and again where there are fewer samples than processes, so that no process is left without a row.
     const int64_t more = find_batch_size(*beginning_);
@@ -140,19 +140,19 @@ Anything DispatchPass::share_of(Round& round, bool last) {
     position().end_of_dataloader = true;
     position().remainder = rows;
   }
-  return reading().reader->from_value(slice_rows(std::move(round.batch), process * share, (process + 1) * share));
+  return spec().reader->from_value(slice_rows(std::move(round.batch), process * share, (process + 1) * share));
 }
 
 void DispatchPass::resume() {
   if (!ahead_) return;
   // The first round is had in full, for what fills up the last one; of the others up to where the run goes on nobody hears.
-  exchange(*ahead_);
-  if (!reading().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharing().state.num_processes());
+  broadcast_round(*ahead_);
+  if (!spec().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharing().state.num_processes());
   to_drop_ = start_.own - 1;
   ahead_ = fetch();
 }
 
-Anything DispatchPass::next_batch() {
+ErasedBatch DispatchPass::next_batch() {
   if (!begun_) {
     begun_ = true;
     ahead_ = fetch();
@@ -161,7 +161,7 @@ Anything DispatchPass::next_batch() {
     if (!ahead_ && (start_.own > 0 || start_.shared > 0)) {
       ended_ = position().end_of_dataloader = true;
     } else if (!ahead_) {
-      throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
+      throw UsageError("there is no batch to dispatch: " + spec().dataset_type +
                        " has no samples, or too few for every process to get a batch with drop_last.");
     }
   }
@@ -171,8 +171,8 @@ Anything DispatchPass::next_batch() {
       return nullptr;
     }
     Round round = std::move(*ahead_);
-    exchange(round);
-    if (!beginning_ && !reading().options.drop_last) {
+    broadcast_round(round);
+    if (!beginning_ && !spec().options.drop_last) {
       beginning_ = slice_rows(round.batch, 0, sharing().state.num_processes());
     }
     ended_ = last_;
@@ -180,7 +180,7 @@ Anything DispatchPass::next_batch() {
       ahead_ = fetch();
       ended_ = !ahead_;
     }
-    Anything batch = share_of(round, ended_);
+    ErasedBatch batch = share_of(round, ended_);
     if (to_skip_ == 0) return batch;
     --to_skip_;
   }

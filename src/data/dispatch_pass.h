@@ -13,8 +13,8 @@ class DispatchPass : public PreparedPass {
   DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where);
 
  private:
-  Anything next_batch() override;
-  /// What all processes take in a step, as plain data. On the others its tensors come with `exchange`.
+  ErasedBatch next_batch() override;
+  /// What all processes take in a step, as plain data. On the others its tensors come with `broadcast_round`.
   struct Round {
     Value batch;
     /// Shape and dtype of each tensor.
@@ -23,15 +23,15 @@ class DispatchPass : public PreparedPass {
 
   /// On the main process: the next round, or nothing. `last_` is set when there is none after it.
   std::optional<Value> read_round();
-  std::vector<Anything> read_batches();
-  Value join(const std::vector<Anything>& batches) const;
+  std::vector<ErasedBatch> read_batches();
+  Value join(const std::vector<ErasedBatch>& batches) const;
   /// Reads on the main process and tells the others what it has read, or why it could not.
   std::optional<Round> fetch();
   /// Goes on behind the rounds that were handed out before the run was saved.
   void resume();
-  void exchange(Round& round);
+  void broadcast_round(Round& round);
   /// This process's rows of `round`, which is the last one or not.
-  Anything share_of(Round& round, bool last);
+  ErasedBatch share_of(Round& round, bool last);
 
   /// On the main process, from its first round on: what fails when it is opened is told to the others too.
   std::unique_ptr<BatchStream> stream_;

@@ -9,24 +9,24 @@
 #include <memory>
 #include <optional>
 
-#include "data/reading.h"
+#include "data/loader_spec.h"
 
 namespace accelerate::detail {
 
 /// A data loader whatever its batches are.
 class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
  public:
-  explicit LoaderCore(Reading what) : reading(std::move(what)) {}
+  explicit LoaderCore(LoaderSpec what) : spec(std::move(what)) {}
   virtual ~LoaderCore() = default;
 
   /// Begins a pass. `where` is the line that asked for it.
   virtual std::shared_ptr<LoaderPass> begin(std::source_location where);
-  virtual std::optional<int64_t> length() const { return reading.length(); }
-  virtual std::optional<int64_t> total_batch_size() const { return reading.total_batch_size(); }
+  virtual std::optional<int64_t> length() const { return spec.length(); }
+  virtual std::optional<int64_t> total_batch_size() const { return spec.total_batch_size(); }
   /// The same loader without its first `batches`: over another reading that begins later, or by reading and dropping them.
-  virtual std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches);
+  virtual std::shared_ptr<LoaderCore> skipping(LoaderSpec what, int64_t batches);
   /// Whether `what` begins later than the reading of this one.
-  bool skips_by_sampler() const { return reading.batches != nullptr; }
+  bool skips_by_sampler() const { return spec.batches != nullptr; }
   virtual bool prepared() const { return false; }
   /// What the generators of samples depend on in the pass that begins now.
   virtual SampleSeed sample_seed() const;
@@ -38,10 +38,10 @@ class LoaderCore : public std::enable_shared_from_this<LoaderCore> {
 
   void set_epoch(int64_t epoch) {
     iteration = epoch;
-    reading.set_epoch(epoch);
+    spec.set_epoch(epoch);
   }
 
-  const Reading reading;
+  const LoaderSpec spec;
   /// The number of the next pass. Threads may each make passes of their own over one loader.
   std::atomic<int64_t> iteration = 0;
   /// Batches that are read and thrown away at the start of a pass; those of map-style datasets are skipped by their sampler.

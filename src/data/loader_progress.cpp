@@ -27,14 +27,14 @@ void set_numbers(std::optional<at::Generator> generator, const at::Tensor& numbe
   generator->set_state(numbers);
 }
 
-std::optional<at::Generator> order_of(const Reading& reading) {
-  if (reading.iterable()) return reading.reader->generator();
-  return reading.batches ? reading.batches->generator() : reading.sampler->generator();
+std::optional<at::Generator> order_of(const LoaderSpec& spec) {
+  if (spec.iterable()) return spec.reader->generator();
+  return spec.batches ? spec.batches->generator() : spec.sampler->generator();
 }
 
-std::optional<at::Generator> make_order_of(const Reading& reading) {
-  if (reading.iterable()) return reading.reader->generator();
-  return reading.batches ? reading.batches->own_generator() : reading.sampler->own_generator();
+std::optional<at::Generator> make_order_of(const LoaderSpec& spec) {
+  if (spec.iterable()) return spec.reader->generator();
+  return spec.batches ? spec.batches->own_generator() : spec.sampler->own_generator();
 }
 
 Value value_of_numbers(const at::Tensor& numbers) { return numbers.defined() ? Value(numbers) : Value(); }
@@ -54,8 +54,8 @@ std::string description_of(const Sampler& sampler) {
 }
 
 /// The batches of all processes, as the user gave them.
-const BatchSampler& whole_batches(const Reading& reading) {
-  const BatchSampler* batches = reading.batches.get();
+const BatchSampler& whole_batches(const LoaderSpec& spec) {
+  const BatchSampler* batches = spec.batches.get();
   while (true) {
     if (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches)) {
       batches = skipping->whole().get();
@@ -69,9 +69,9 @@ const BatchSampler& whole_batches(const Reading& reading) {
 
 /// The pass that is repeated drew its order from the default generator, where this one has a generator for it: that one is set to
 /// what was drawn from then.
-void draw_order_as_default(const Reading& reading, at::Generator order) {
-  follow_stream(reading);
-  if (dynamic_cast<const RandomSampler*>(reading.sampler.get())) {
+void draw_order_as_default(const LoaderSpec& spec, at::Generator order) {
+  follow_stream(spec);
+  if (dynamic_cast<const RandomSampler*>(spec.sampler.get())) {
     const auto seed = static_cast<uint64_t>(at::empty({}, at::kLong).random_().item<int64_t>());
     const std::lock_guard lock(order.mutex());
     order.set_current_seed(seed);
@@ -82,13 +82,13 @@ void draw_order_as_default(const Reading& reading, at::Generator order) {
 
 }  // namespace
 
-PassOrder PassOrder::of(const Reading& reading) {
-  PassOrder order{.dataset_length = reading.reader->size()};
-  if (reading.sampler) {
-    order.sampler_length = reading.sampler->size();
-    order.sampler = description_of(*reading.sampler);
-  } else if (reading.batches) {
-    order.batches = whole_batches(reading).size();
+PassOrder PassOrder::of(const LoaderSpec& spec) {
+  PassOrder order{.dataset_length = spec.reader->size()};
+  if (spec.sampler) {
+    order.sampler_length = spec.sampler->size();
+    order.sampler = description_of(*spec.sampler);
+  } else if (spec.batches) {
+    order.batches = whole_batches(spec).size();
   }
   return order;
 }
@@ -127,9 +127,9 @@ std::string PassOrder::difference_to(const PassOrder& now) const {
   return "";
 }
 
-RandomNumbers RandomNumbers::of(const Reading& reading) {
-  return {numbers_of(at::globalContext().defaultGenerator(at::kCPU)), numbers_of(reading.options.generator),
-          numbers_of(order_of(reading))};
+RandomNumbers RandomNumbers::of(const LoaderSpec& spec) {
+  return {numbers_of(at::globalContext().defaultGenerator(at::kCPU)), numbers_of(spec.options.generator),
+          numbers_of(order_of(spec))};
 }
 
 Value RandomNumbers::to_value() const {
@@ -142,19 +142,19 @@ RandomNumbers RandomNumbers::from_value(const Value& value) {
   return {numbers_from(numbers[0]), numbers_from(numbers[1]), numbers_from(numbers[2])};
 }
 
-void RandomNumbers::give_to(const Reading& reading) const {
-  set_numbers(reading.options.generator, of_options);
-  if (of_order.defined()) set_numbers(make_order_of(reading), of_order);
+void RandomNumbers::give_to(const LoaderSpec& spec) const {
+  set_numbers(spec.options.generator, of_options);
+  if (of_order.defined()) set_numbers(make_order_of(spec), of_order);
 }
 
-ReplayedNumbers::ReplayedNumbers(const Reading& reading, const RandomNumbers& start)
+ReplayedNumbers::ReplayedNumbers(const LoaderSpec& spec, const RandomNumbers& start)
     : default_(at::globalContext().defaultGenerator(at::kCPU)), present_(numbers_of(default_)) {
-  start.give_to(reading);
+  start.give_to(spec);
   set_numbers(default_, start.of_default);
-  const auto order = order_of(reading);
+  const auto order = order_of(spec);
   if (order && order->defined() && !start.of_order.defined() && *order != default_) {
-    draw_order_as_default(reading, *order);
-    set_numbers(reading.options.generator, start.of_options);
+    draw_order_as_default(spec, *order);
+    set_numbers(spec.options.generator, start.of_options);
     set_numbers(default_, start.of_default);
   }
 }

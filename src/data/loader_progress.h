@@ -6,7 +6,7 @@
 
 #include <optional>
 
-#include "data/reading.h"
+#include "data/loader_spec.h"
 
 namespace accelerate::detail {
 
@@ -15,18 +15,18 @@ struct RandomNumbers {
   at::Tensor of_default, of_options, of_order;
 
   /// As they are now.
-  static RandomNumbers of(const Reading& reading);
+  static RandomNumbers of(const LoaderSpec& spec);
   Value to_value() const;
   static RandomNumbers from_value(const Value& value);
   /// Sets the generators of the loader, but for torch's default one. A sampler that had a generator of its own gets one.
-  void give_to(const Reading& reading) const;
+  void give_to(const LoaderSpec& spec) const;
 };
 
 /// Lets a pass begin with the random numbers of an earlier one, and puts torch's default generator back afterwards: what was
 /// drawn at the beginning of an epoch is not drawn again when the run goes on in its middle.
 class ReplayedNumbers {
  public:
-  ReplayedNumbers(const Reading& reading, const RandomNumbers& start);
+  ReplayedNumbers(const LoaderSpec& spec, const RandomNumbers& start);
   ~ReplayedNumbers();
   ReplayedNumbers(const ReplayedNumbers&) = delete;
   ReplayedNumbers& operator=(const ReplayedNumbers&) = delete;
@@ -46,7 +46,7 @@ struct PassOrder {
   std::optional<int64_t> batches = {};
 
   /// As a pass that begins now has it.
-  static PassOrder of(const Reading& reading);
+  static PassOrder of(const LoaderSpec& spec);
   Value to_value() const;
   static PassOrder from_value(const Value& value);
   /// How `now` differs, in words; empty where it does not, or one of the two is not known.

@@ -9,17 +9,17 @@
 namespace accelerate::detail {
 namespace {
 
-const BatchSamplerShard* shard_of(const Reading& reading) {
-  auto batches = reading.batches;
+const BatchSamplerShard* shard_of(const LoaderSpec& spec) {
+  auto batches = spec.batches;
   while (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches.get())) batches = skipping->whole();
   return dynamic_cast<const BatchSamplerShard*>(batches.get());
 }
 
 /// Samples in a batch before it is shared out.
-std::optional<int64_t> whole_batch_size(const Reading& reading) {
-  if (reading.shard) return reading.shard->batch_size;
-  if (reading.iterable()) return reading.iterable_batch;
-  return reading.batches ? reading.batches->batch_size() : std::nullopt;
+std::optional<int64_t> whole_batch_size(const LoaderSpec& spec) {
+  if (spec.shard) return spec.shard->batch_size;
+  if (spec.iterable()) return spec.iterable_batch;
+  return spec.batches ? spec.batches->batch_size() : std::nullopt;
 }
 
 }  // namespace
@@ -31,18 +31,18 @@ std::shared_ptr<LoaderPass> PreparedCore::begin(std::source_location where) {
 }
 
 std::optional<int64_t> PreparedCore::length() const {
-  const auto batches = reading.length();
+  const auto batches = spec.length();
   if (!batches || !sharing.dispatch || sharing.split_batches) return batches;
   const int64_t processes = sharing.state.num_processes();
-  return reading.options.drop_last ? *batches / processes : (*batches + processes - 1) / processes;
+  return spec.options.drop_last ? *batches / processes : (*batches + processes - 1) / processes;
 }
 
 std::optional<int64_t> PreparedCore::total_batch_size() const {
-  const auto size = reading.total_batch_size();
+  const auto size = spec.total_batch_size();
   return size && sharing.dispatch && !sharing.split_batches ? std::optional(*size * sharing.state.num_processes()) : size;
 }
 
-std::shared_ptr<LoaderCore> PreparedCore::skipping(Reading what, int64_t batches) {
+std::shared_ptr<LoaderCore> PreparedCore::skipping(LoaderSpec what, int64_t batches) {
   auto core = std::make_shared<PreparedCore>(std::move(what), sharing);
   core->iteration = iteration.load();
   core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
@@ -64,7 +64,7 @@ std::optional<LoaderProgress> PreparedCore::take_resumed() {
   return taken;
 }
 
-SeedableRandomSampler* PreparedCore::seedable() const { return dynamic_cast<SeedableRandomSampler*>(reading.sampler.get()); }
+SeedableRandomSampler* PreparedCore::seedable() const { return dynamic_cast<SeedableRandomSampler*>(spec.sampler.get()); }
 
 SampleSeed PreparedCore::sample_seed() const {
   SampleSeed seed = LoaderCore::sample_seed();
@@ -73,22 +73,22 @@ SampleSeed PreparedCore::sample_seed() const {
 }
 
 int64_t PreparedCore::expected_remainder(int64_t shared) const {
-  const auto samples = reading.visited(), step = reading.total_batch_size();
+  const auto samples = spec.visited(), step = spec.total_batch_size();
   if (sharing.dispatch || !samples || !step) return -1;
   if (shared == 0) return *samples % *step;
-  const auto size = whole_batch_size(reading);
-  return reading.iterable() || !size ? -1 : (*samples - shared * *size) % *step;
+  const auto size = whole_batch_size(spec);
+  return spec.iterable() || !size ? -1 : (*samples - shared * *size) % *step;
 }
 
 int PreparedCore::num_processes() const {
   if (sharing.dispatch) return sharing.state.num_processes();
-  if (reading.shard) return reading.shard->num_processes;
-  const auto* shard = shard_of(reading);
+  if (spec.shard) return spec.shard->num_processes;
+  const auto* shard = shard_of(spec);
   return shard ? shard->options().num_processes : 1;
 }
 
 int64_t PreparedCore::shared_by(int64_t batches) const {
-  const auto size = reading.iterable() ? whole_batch_size(reading) : std::nullopt;
+  const auto size = spec.iterable() ? whole_batch_size(spec) : std::nullopt;
   return batches * (sharing.split_batches ? 1 : num_processes()) * size.value_or(1);
 }
 
@@ -102,9 +102,9 @@ StateDict PreparedCore::state_dict() const {
                      {"shared", at.shared},
                      {"num_processes", at.num_processes},
                      {"split_batches", at.split_batches},
-                     {"batch_size", whole_batch_size(reading) ? Value(*whole_batch_size(reading)) : Value()},
+                     {"batch_size", whole_batch_size(spec) ? Value(*whole_batch_size(spec)) : Value()},
                      {"start", at.start.to_value()},
-                     {"now", RandomNumbers::of(reading).to_value()}};
+                     {"now", RandomNumbers::of(spec).to_value()}};
   if (at.order) state["order"] = at.order->to_value();
   if (const auto* sampler = seedable()) state["seed"] = static_cast<int64_t>(sampler->initial_seed());
   return state;
@@ -113,15 +113,15 @@ StateDict PreparedCore::state_dict() const {
 void PreparedCore::check_resumable(const StateDict& state, const LoaderProgress& at) const {
   std::string difference;
   const auto saved = state.at("batch_size");
-  const auto mine = whole_batch_size(reading);
+  const auto mine = whole_batch_size(spec);
   if (saved.is_none() ? mine.has_value() : saved.get<int64_t>() != mine) {
     difference = "its batch_size is " + (mine ? std::to_string(*mine) : "not known") + ", and was " + to_string(saved) +
                  " when the checkpoint was saved";
   } else if (at.order && (!sharing.dispatch || sharing.state.is_main_process())) {
-    difference = at.order->difference_to(PassOrder::of(reading));
+    difference = at.order->difference_to(PassOrder::of(spec));
   }
   if (difference.empty()) return;
-  throw UsageError("a loader of " + reading.dataset_type + " cannot resume in the middle of epoch " + std::to_string(at.epoch) +
+  throw UsageError("a loader of " + spec.dataset_type + " cannot resume in the middle of epoch " + std::to_string(at.epoch) +
                    ": " + difference +
                    ", so that samples would come twice or never. Resume with the same data, or start the epoch anew: "
                    "load_state(folder, {.restart_epoch = true}).");
@@ -152,17 +152,17 @@ void PreparedCore::load_state_dict(const StateDict& state) {
   if (seedable() && state.contains("seed")) {
     seedable()->set_initial_seed(static_cast<uint64_t>(state.at("seed").get<int64_t>()));
   }
-  now.give_to(reading);
+  now.give_to(spec);
   resumed = at.under_way ? std::optional(at) : std::nullopt;
 }
 
 std::function<void()> PreparedCore::undo_of_load() {
   const auto self = std::static_pointer_cast<PreparedCore>(shared_from_this());
   const auto seed = seedable() ? std::optional(seedable()->initial_seed()) : std::nullopt;
-  return [self, seed, epoch = iteration.load(), position = resumed, now = RandomNumbers::of(reading)] {
+  return [self, seed, epoch = iteration.load(), position = resumed, now = RandomNumbers::of(spec)] {
     self->set_epoch(epoch);
     if (seed) self->seedable()->set_initial_seed(*seed);
-    now.give_to(self->reading);
+    now.give_to(self->spec);
     self->resumed = position;
   };
 }

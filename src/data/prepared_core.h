@@ -12,7 +12,7 @@ class SeedableRandomSampler;
 namespace accelerate::detail {
 
 /// How a prepared loader goes through its data.
-struct Sharing {
+struct ShardingConfig {
   ProcessState state;
   std::shared_ptr<GradientState> gradient_state = {};
   /// Where batches go; nowhere else when there is none.
@@ -29,12 +29,12 @@ struct Sharing {
 /// A loader that gives this process its part.
 class PreparedCore : public LoaderCore {
  public:
-  PreparedCore(Reading what, Sharing how) : LoaderCore(std::move(what)), sharing(std::move(how)) {}
+  PreparedCore(LoaderSpec what, ShardingConfig how) : LoaderCore(std::move(what)), sharing(std::move(how)) {}
 
   std::shared_ptr<LoaderPass> begin(std::source_location where) override;
   std::optional<int64_t> length() const override;
   std::optional<int64_t> total_batch_size() const override;
-  std::shared_ptr<LoaderCore> skipping(Reading what, int64_t batches) override;
+  std::shared_ptr<LoaderCore> skipping(LoaderSpec what, int64_t batches) override;
   bool prepared() const override { return true; }
   SampleSeed sample_seed() const override;
   /// What is left for the last batch of all processes when `shared` of it was given out before the pass began, as far as it is
@@ -52,7 +52,7 @@ class PreparedCore : public LoaderCore {
   /// What so many batches of each process are before they are shared out.
   int64_t shared_by(int64_t batches) const;
 
-  const Sharing sharing;
+  const ShardingConfig sharing;
   /// Of the newest pass.
   std::shared_ptr<LoaderProgress> progress = std::make_shared<LoaderProgress>();
   /// The next pass goes on here.

@@ -14,21 +14,21 @@
 namespace accelerate::detail {
 namespace {
 
-bool dispatches(const Reading& reading, const LoaderPreparation& preparation) {
-  const bool wanted = preparation.configuration.dispatch_batches.value_or(preparation.put_on_device && reading.iterable());
+bool dispatches(const LoaderSpec& spec, const LoaderPreparation& preparation) {
+  const bool wanted = preparation.configuration.dispatch_batches.value_or(preparation.put_on_device && spec.iterable());
   if (wanted && !preparation.put_on_device) {
     throw UsageError(
         "dispatch_batches sends batches from device to device: it needs device placement, which is off for this loader.");
   }
-  if (wanted && preparation.state.use_distributed() && !reading.reader->sends()) {
-    throw UsageError("dispatch_batches sends batches to other processes, and a batch of " + reading.dataset_type +
+  if (wanted && preparation.state.use_distributed() && !spec.reader->sends()) {
+    throw UsageError("dispatch_batches sends batches to other processes, and a batch of " + spec.dataset_type +
                      " has something in it that cannot travel. Set dispatch_batches=false, and every process reads its own.");
   }
   return wanted;
 }
 
-void check_split(const Reading& reading, int num_processes) {
-  const auto size = reading.iterable() ? reading.iterable_batch : reading.batches ? reading.batches->batch_size() : std::nullopt;
+void check_split(const LoaderSpec& spec, int num_processes) {
+  const auto size = spec.iterable() ? spec.iterable_batch : spec.batches ? spec.batches->batch_size() : std::nullopt;
   if (!size) {
     throw UsageError(
         "split_batches cuts each batch into equal parts, and the size of these batches is not known: give batch_size, "
@@ -56,18 +56,18 @@ std::shared_ptr<BatchSampler> with_sampler(const std::shared_ptr<BatchSampler>& 
 }
 
 /// The same order from a seed and the number of the pass.
-void make_seedable(Reading& reading, const DataLoaderConfiguration& configuration) {
-  const auto* random = dynamic_cast<const RandomSampler*>(reading.sampler.get());
+void make_seedable(LoaderSpec& spec, const DataLoaderConfiguration& configuration) {
+  const auto* random = dynamic_cast<const RandomSampler*>(spec.sampler.get());
   if (!random) return;
   SeedableSamplerOptions seeds;
   if (configuration.data_seed) seeds.data_seed = static_cast<uint64_t>(*configuration.data_seed);
-  reading.sampler = std::make_shared<SeedableRandomSampler>(*random, seeds);
-  if (reading.batches) reading.batches = with_sampler(reading.batches, reading.sampler);
+  spec.sampler = std::make_shared<SeedableRandomSampler>(*random, seeds);
+  if (spec.batches) spec.batches = with_sampler(spec.batches, spec.sampler);
 }
 
 /// Ranks that were seeded apart would each take its part of another order, and samples would come twice or never.
-void agree_on_seed(const Reading& reading, const ProcessState& state) {
-  auto* seedable = dynamic_cast<SeedableRandomSampler*>(reading.sampler.get());
+void agree_on_seed(const LoaderSpec& spec, const ProcessState& state) {
+  auto* seedable = dynamic_cast<SeedableRandomSampler*>(spec.sampler.get());
   if (seedable == nullptr || !state.communicator()) return;
   uint64_t seed = seedable->initial_seed();
   const std::string bytes =
@@ -76,31 +76,30 @@ void agree_on_seed(const Reading& reading, const ProcessState& state) {
   seedable->set_initial_seed(seed);
 }
 
-void shard_stream(Reading& reading, bool split_batches, int num_processes, int process_index) {
-  reading.shard = IterableShardOptions{.batch_size = reading.iterable_batch.value_or(1),
-                                       .drop_last = reading.options.drop_last,
-                                       .num_processes = num_processes,
-                                       .process_index = process_index,
-                                       .split_batches = split_batches};
-  iterable_round(*reading.shard);  // throws now rather than in the first pass
+void shard_stream(LoaderSpec& spec, bool split_batches, int num_processes, int process_index) {
+  spec.shard = IterableShardOptions{.batch_size = spec.iterable_batch.value_or(1),
+                                    .drop_last = spec.options.drop_last,
+                                    .num_processes = num_processes,
+                                    .process_index = process_index,
+                                    .split_batches = split_batches};
+  iterable_round(*spec.shard);  // throws now rather than in the first pass
   if (!split_batches) return;
-  if (*reading.iterable_batch < num_processes) {
-    throw UsageError("split_batches with batch_size=" + std::to_string(*reading.iterable_batch) + " on " +
+  if (*spec.iterable_batch < num_processes) {
+    throw UsageError("split_batches with batch_size=" + std::to_string(*spec.iterable_batch) + " on " +
                      std::to_string(num_processes) + " processes leaves some without a sample.");
   }
-  reading.iterable_batch = *reading.iterable_batch / num_processes;
+  spec.iterable_batch = *spec.iterable_batch / num_processes;
 }
 
-void shard_batches(Reading& reading, const DataLoaderConfiguration& configuration, int num_processes, int process_index) {
-  if (!reading.batches) {
+void shard_batches(LoaderSpec& spec, const DataLoaderConfiguration& configuration, int num_processes, int process_index) {
+  if (!spec.batches) {
     throw UsageError(
         "a loader without batch_size cannot be shared out among processes, since that is done by batches: give it one.");
   }
-  reading.batches =
-      std::make_shared<BatchSamplerShard>(reading.batches, BatchShardOptions{.num_processes = num_processes,
-                                                                             .process_index = process_index,
-                                                                             .split_batches = configuration.split_batches,
-                                                                             .even_batches = configuration.even_batches});
+  spec.batches = std::make_shared<BatchSamplerShard>(spec.batches, BatchShardOptions{.num_processes = num_processes,
+                                                                                     .process_index = process_index,
+                                                                                     .split_batches = configuration.split_batches,
+                                                                                     .even_batches = configuration.even_batches});
 }
 
 }  // namespace
@@ -110,31 +109,31 @@ LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation&
   const auto& configuration = preparation.configuration;
   const int num_processes = preparation.num_processes.value_or(preparation.state.num_processes());
   const int process_index = preparation.process_index.value_or(preparation.state.process_index());
-  Reading reading = loader.core()->reading;
-  Sharing sharing{.state = preparation.state,
-                  .gradient_state = preparation.gradient_state,
-                  .non_blocking = configuration.non_blocking,
-                  .rng_types = preparation.rng_types,
-                  .dispatch = dispatches(reading, preparation),
-                  .split_batches = configuration.split_batches,
-                  .data_seed = configuration.data_seed};
+  LoaderSpec spec = loader.core()->spec;
+  ShardingConfig sharing{.state = preparation.state,
+                         .gradient_state = preparation.gradient_state,
+                         .non_blocking = configuration.non_blocking,
+                         .rng_types = preparation.rng_types,
+                         .dispatch = dispatches(spec, preparation),
+                         .split_batches = configuration.split_batches,
+                         .data_seed = configuration.data_seed};
   if (preparation.put_on_device) sharing.device = preparation.state.device();
-  if (reading.workers) reading.workers = std::make_shared<KeptWorkers>();
-  if (configuration.split_batches) check_split(reading, num_processes);
-  if (configuration.use_seedable_sampler) make_seedable(reading, configuration);
+  if (spec.workers) spec.workers = std::make_shared<KeptWorkers>();
+  if (configuration.split_batches) check_split(spec, num_processes);
+  if (configuration.use_seedable_sampler) make_seedable(spec, configuration);
   if (sharing.dispatch) {
-    reading.options.generator.reset();  // as Python: the seed of a pass is drawn from the default one
+    spec.options.generator.reset();  // as Python: the seed of a pass is drawn from the default one
     sharing.rng_types.clear();
-  } else if (num_processes > 1 && reading.iterable()) {
-    sharing.synchronized = reading.reader->generator();
-    shard_stream(reading, configuration.split_batches, num_processes, process_index);
+  } else if (num_processes > 1 && spec.iterable()) {
+    sharing.synchronized = spec.reader->generator();
+    shard_stream(spec, configuration.split_batches, num_processes, process_index);
   } else if (num_processes > 1) {
-    if (reading.batches) sharing.synchronized = reading.batches->own_generator();
-    shard_batches(reading, configuration, num_processes, process_index);
-    if (!configuration.data_seed) agree_on_seed(reading, preparation.state);
+    if (spec.batches) sharing.synchronized = spec.batches->own_generator();
+    shard_batches(spec, configuration, num_processes, process_index);
+    if (!configuration.data_seed) agree_on_seed(spec, preparation.state);
   }
   if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);
-  auto core = std::make_shared<PreparedCore>(std::move(reading), std::move(sharing));
+  auto core = std::make_shared<PreparedCore>(std::move(spec), std::move(sharing));
   core->skip_batches = loader.core()->skip_batches;
   return LoaderHandle(std::move(core));
 }

@@ -12,7 +12,7 @@ PreparedPass::PreparedPass(std::shared_ptr<PreparedCore> core, std::source_locat
     : core_(std::move(core)), where_(where), loop_(/*prepared=*/true, where), position_(std::make_shared<LoaderPosition>()) {
   progress_ = std::make_shared<LoaderProgress>(begin_or_resume());
   core_->set_epoch(core_->iteration);  // before lengths are asked for: those of a dataset may depend on it
-  progress_->order = PassOrder::of(reading());
+  progress_->order = PassOrder::of(spec());
   if (!replay_) compare_lengths();
   core_->progress = progress_;
   if (core_->origin) core_->origin->progress = progress_;
@@ -31,9 +31,9 @@ LoaderProgress PreparedPass::begin_or_resume() {
             .shared = core_->shared_by(core_->skipped),
             .num_processes = core_->num_processes(),
             .split_batches = sharing().split_batches,
-            .start = RandomNumbers::of(reading())};
+            .start = RandomNumbers::of(spec())};
   }
-  replay_.emplace(reading(), resumed->start);
+  replay_.emplace(spec(), resumed->start);
   LoaderProgress progress = *resumed;
   const bool same_parts = resumed->num_processes == core_->num_processes() && resumed->split_batches == sharing().split_batches;
   if (resumed->ended) {
@@ -63,18 +63,18 @@ void PreparedPass::compare_lengths() const {
   if (std::none_of(all.begin(), all.end(), differs)) return;
   std::string lengths;
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    lengths += (rank == 0 ? "" : ", ") + to_string(all[rank].front()) + " on process " + std::to_string(rank);
+    lengths += (rank == 0 ? "" : ", ") + to_string(all[rank].front()) + " on rank " + std::to_string(rank);
   }
-  throw UsageError("the number of samples of " + reading().dataset_type +
+  throw UsageError("the number of samples of " + spec().dataset_type +
                    " is not the same on all processes when a pass begins: " + lengths +
                    ". Each would shuffle another order, and samples would come twice or never: let the dataset grow "
                    "or shrink by the same on all of them, between passes.");
 }
 
-Anything PreparedPass::next() {
+ErasedBatch PreparedPass::next() {
   if (failed_) return nullptr;
   failed_ = true;
-  Anything batch = next_batch();
+  ErasedBatch batch = next_batch();
   failed_ = false;
   if (batch) count();
   progress_->ended = position().end_of_dataloader;

@@ -10,15 +10,15 @@ class PreparedPass : public LoaderPass {
  public:
   ~PreparedPass() override { leave(); }
   /// Whatever fails ends the pass, which then is no epoch.
-  Anything next() final;
+  ErasedBatch next() final;
 
  protected:
-  virtual Anything next_batch() = 0;
+  virtual ErasedBatch next_batch() = 0;
   /// Makes the random numbers of all processes equal, registers the pass and tells everyone its number.
   PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where);
 
-  const Reading& reading() const { return core_->reading; }
-  const Sharing& sharing() const { return core_->sharing; }
+  const LoaderSpec& spec() const { return core_->spec; }
+  const ShardingConfig& sharing() const { return core_->sharing; }
   LoaderPosition& position() { return *position_; }
 
   /// The first random numbers have been drawn: what the training draws is its own again.

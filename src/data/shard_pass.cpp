@@ -15,7 +15,7 @@ int64_t rows_of(const Leaves& batch) {
 
 ShardPass::ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
-      stream_(open_stream(reading(), core_->sample_seed(), start_)),
+      stream_(open_stream(spec(), core_->sample_seed(), start_)),
       feed_(sharing().device, sharing().non_blocking) {}
 
 void ShardPass::read_first() {
@@ -25,33 +25,33 @@ void ShardPass::read_first() {
   had_batches_ = ahead_ != nullptr || start_.own > 0 || start_.shared > 0;
   for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
   if (!had_batches_ && sharing().dispatch) {
-    throw UsageError("there is no batch to dispatch: " + reading().dataset_type +
+    throw UsageError("there is no batch to dispatch: " + spec().dataset_type +
                      " has no samples, or fewer than a batch and drop_last.");
   }
   if (!ahead_) position().end_of_dataloader = had_batches_;
   send(ahead_);
 }
 
-Anything ShardPass::next_batch() {
+ErasedBatch ShardPass::next_batch() {
   if (!begun_) read_first();
-  Anything batch = std::move(ahead_);
+  ErasedBatch batch = std::move(ahead_);
   ahead_ = nullptr;
   if (!batch) {
     finish(had_batches_);
     return nullptr;
   }
-  if (feed_.active()) feed_.receive(reading().reader->leaves(batch));
+  if (feed_.active()) feed_.receive(spec().reader->leaves(batch));
   ahead_ = stream_->next();
   send(ahead_);
   if (!ahead_) {
     position().end_of_dataloader = true;
-    if (sharing().dispatch) position().remainder = rows_of(reading().reader->leaves(batch));
+    if (sharing().dispatch) position().remainder = rows_of(spec().reader->leaves(batch));
   }
   return batch;
 }
 
-void ShardPass::send(const Anything& batch) {
-  if (batch && feed_.active()) feed_.send(reading().reader->leaves(batch));
+void ShardPass::send(const ErasedBatch& batch) {
+  if (batch && feed_.active()) feed_.send(spec().reader->leaves(batch));
 }
 
 }  // namespace accelerate::detail

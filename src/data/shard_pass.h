@@ -14,14 +14,14 @@ class ShardPass : public PreparedPass {
   ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where);
 
  private:
-  Anything next_batch() override;
+  ErasedBatch next_batch() override;
   void read_first();
-  void send(const Anything& batch);
+  void send(const ErasedBatch& batch);
 
   const std::unique_ptr<BatchStream> stream_;
   DeviceFeed feed_;
   bool begun_ = false, had_batches_ = false;
-  Anything ahead_;
+  ErasedBatch ahead_;
 };
 
 }  // namespace accelerate::detail

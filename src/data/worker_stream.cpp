@@ -17,7 +17,7 @@ struct WorkerStream::Shelf {
   /// One batch: under way, ready, failed, or behind the end.
   struct Place {
     bool ready = false;
-    Anything batch = {};
+    ErasedBatch batch = {};
     std::exception_ptr failure = {};
     /// For messages.
     Indices indices = {};
@@ -47,7 +47,7 @@ struct WorkerStream::Shelf {
     ++running;
     return true;
   }
-  void end_job(int64_t number, Anything batch, std::exception_ptr failure) {
+  void end_job(int64_t number, ErasedBatch batch, std::exception_ptr failure) {
     {
       const std::lock_guard lock(mutex);
       --running;
@@ -62,14 +62,14 @@ struct WorkerStream::Shelf {
   }
 
   /// The next batch of a stream. Which one that is, is decided by who comes first.
-  std::optional<Ingredients> advance(int64_t& number) {
+  std::optional<BatchSpec> advance(int64_t& number) {
     const std::lock_guard lock(advancing);
     number = advanced++;
     if (ended) return std::nullopt;
     try {
-      auto ingredients = plan->next();
-      ended = !ingredients;
-      return ingredients;
+      auto batch_spec = plan->next();
+      ended = !batch_spec;
+      return batch_spec;
     } catch (...) {
       ended = true;
       throw;
@@ -78,19 +78,19 @@ struct WorkerStream::Shelf {
 
   void read_ahead() {
     int64_t number = 0;
-    run(number, [&]() -> Anything {
-      const auto ingredients = advance(number);
-      return ingredients ? plan->make(*ingredients) : nullptr;
+    run(number, [&]() -> ErasedBatch {
+      const auto batch_spec = advance(number);
+      return batch_spec ? plan->make(*batch_spec) : nullptr;
     });
   }
-  void make(int64_t number, const Ingredients& ingredients) {
-    run(number, [&] { return plan->make(ingredients); });
+  void make(int64_t number, const BatchSpec& batch_spec) {
+    run(number, [&] { return plan->make(batch_spec); });
   }
 
   template <class Read>
   void run(int64_t& number, Read&& read) {
     if (!begin_job()) return;
-    Anything batch;
+    ErasedBatch batch;
     std::exception_ptr failure;
     try {
       const at::ThreadLocalStateGuard guard(settings);
@@ -102,12 +102,12 @@ struct WorkerStream::Shelf {
   }
 };
 
-WorkerStream::WorkerStream(const Reading& reading, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool)
+WorkerStream::WorkerStream(const LoaderSpec& spec, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool)
     : shelf_(std::make_shared<Shelf>(std::move(plan))),
       pool_(std::move(pool)),
-      dataset_type_(reading.dataset_type),
-      timeout_(reading.options.timeout),
-      most_ordered_(int64_t(reading.options.num_workers) * reading.options.prefetch_factor.value_or(2)) {}
+      dataset_type_(spec.dataset_type),
+      timeout_(spec.options.timeout),
+      most_ordered_(int64_t(spec.options.num_workers) * spec.options.prefetch_factor.value_or(2)) {}
 
 WorkerStream::~WorkerStream() {
   std::unique_lock lock(shelf_->mutex);
@@ -116,11 +116,11 @@ WorkerStream::~WorkerStream() {
   if (!pool_->abandoned()) shelf_->changed.wait(lock, [&] { return shelf_->running == 0; });
 }
 
-std::optional<Ingredients> WorkerStream::plan_next() {
+std::optional<BatchSpec> WorkerStream::plan_next() {
   try {
-    auto ingredients = shelf_->plan->next();
-    all_ordered_ = !ingredients;
-    return ingredients;
+    auto batch_spec = shelf_->plan->next();
+    all_ordered_ = !batch_spec;
+    return batch_spec;
   } catch (...) {
     give_up();
     throw;
@@ -142,9 +142,9 @@ void WorkerStream::order() {
     std::function<void()> job;
     if (shelf_->plan->reads_in_next()) {
       job = [shelf = shelf_] { shelf->read_ahead(); };
-    } else if (auto ingredients = plan_next()) {
-      place.indices = ingredients->indices;
-      job = [shelf = shelf_, number = ordered_, what = std::move(*ingredients)] { shelf->make(number, what); };
+    } else if (auto batch_spec = plan_next()) {
+      place.indices = batch_spec->indices;
+      job = [shelf = shelf_, number = ordered_, what = std::move(*batch_spec)] { shelf->make(number, what); };
     } else {
       return;
     }
@@ -157,7 +157,7 @@ void WorkerStream::order() {
   }
 }
 
-Anything WorkerStream::next() {
+ErasedBatch WorkerStream::next() {
   order();
   if (taken_ == ordered_) return nullptr;
   Shelf::Place place;

@@ -11,17 +11,17 @@ namespace accelerate::detail {
 /// Batches that workers read ahead, in order.
 class WorkerStream : public BatchStream {
  public:
-  WorkerStream(const Reading& reading, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool);
+  WorkerStream(const LoaderSpec& spec, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool);
   /// Waits for the batches that are being read right now, unless one was late.
   ~WorkerStream() override;
-  Anything next() override;
+  ErasedBatch next() override;
 
  private:
   struct Shelf;
   /// Has workers read until enough batches are under way.
   void order();
   /// What the next batch is to be made of, while there is one; else nothing is ordered any more.
-  std::optional<Ingredients> plan_next();
+  std::optional<BatchSpec> plan_next();
   /// Nothing comes any more, and what has not begun is not read.
   void give_up();
   /// False when it took too long.

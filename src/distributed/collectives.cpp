@@ -16,7 +16,7 @@
 namespace accelerate {
 namespace {
 
-/// Why `tensor` cannot be exchanged, or nothing.
+/// Why `tensor` cannot be sent, or nothing.
 std::string problem_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "an undefined tensor";
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
@@ -33,7 +33,7 @@ std::string problem_of(const detail::Leaves& leaves) {
   return "";
 }
 
-/// What this process is about to exchange, in words.
+/// What this process is about to send, in words.
 std::string describe_leaves(const detail::Leaves& leaves) {
   std::string text;
   for (const at::Tensor* tensor : leaves.tensors) text += (text.empty() ? "" : ", ") + describe(*tensor);
@@ -52,18 +52,18 @@ struct Leaf {
 };
 
 /// Calls a collective for one tensor after the other.
-template <class Exchange>
-void for_each_leaf(const detail::Leaves& leaves, Exchange exchange) {
+template <class Collective>
+void for_each_leaf(const detail::Leaves& leaves, Collective collective) {
   const auto nesting = nesting_of(leaves);
-  for (size_t i = 0; i < leaves.tensors.size(); ++i) exchange(*leaves.tensors[i], Leaf{nesting ? &*nesting : nullptr, i});
+  for (size_t i = 0; i < leaves.tensors.size(); ++i) collective(*leaves.tensors[i], Leaf{nesting ? &*nesting : nullptr, i});
 }
 
-/// Before an exchange. In debug mode the processes first tell each other what they are about to do, also when it is a
+/// Before a collective. In debug mode the processes first tell each other what they are about to do, also when it is a
 /// mistake, so that one that is made by some of them only is an error on all. `problem` is this process's own mistake.
 template <class Describe>
 void agree(const ProcessState& state, const char* call, Describe what, const std::string& problem, std::source_location where) {
   if (state.debug()) state.communicator()->agree(call, problem.empty() ? what() : problem, where);
-  if (!problem.empty()) throw UsageError(std::string(call) + " exchanges dense tensors and was given " + problem + ".");
+  if (!problem.empty()) throw UsageError(std::string(call) + " takes dense tensors and was given " + problem + ".");
 }
 
 void check_rank(const ProcessState& state, int from_process, const char* call) {
@@ -108,8 +108,8 @@ at::Tensor own(const at::Tensor& tensor) {
 }
 
 /// A tensor without elements on one rank may have some on another, which must not wait for it, nor it return.
-void exchange_nothing(Communicator& peers, const char* call, const Given& given, std::source_location where) {
-  if (!NoHostExchanges::refused()) peers.barrier(call, where, given);
+void compare_only(Communicator& peers, const char* call, const Given& given, std::source_location where) {
+  if (!NoHostCollectives::refused()) peers.barrier(call, where, given);
 }
 
 at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, const Leaf& leaf, std::source_location where) {
@@ -118,7 +118,7 @@ at::Tensor gather_one(Communicator& peers, const at::Tensor& tensor, const Leaf&
   shape[0] *= peers.size();
   at::Tensor output = at::empty(shape, input.options());
   const Given given{.tensor = &input, .nesting = leaf.nesting, .leaf = leaf.number};
-  if (input.numel() == 0) return exchange_nothing(peers, "gather", given, where), output;
+  if (input.numel() == 0) return compare_only(peers, "gather", given, where), output;
   at::Tensor sent = as_sent(input), received = as_sent(output);
   peers.all_gather(received, sent, "gather", where, &given);
   return output;
@@ -129,7 +129,7 @@ void broadcast_one(Communicator& peers, at::Tensor& tensor, int from, const Leaf
   // change.
   tensor = peers.rank() == from ? plain(tensor) : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
   const Given given{.tensor = &tensor, .how = "from " + std::to_string(from), .nesting = leaf.nesting, .leaf = leaf.number};
-  if (tensor.numel() == 0) return exchange_nothing(peers, "broadcast", given, where);
+  if (tensor.numel() == 0) return compare_only(peers, "broadcast", given, where);
   at::Tensor sent = as_sent(tensor);
   peers.broadcast(sent, from, "broadcast", where, &given);
 }
@@ -158,7 +158,7 @@ at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduc
   at::Tensor result = own(tensor);
   const Given given{
       .tensor = &tensor, .how = std::string("by ") + to_string(reduction), .nesting = leaf.nesting, .leaf = leaf.number};
-  if (result.numel() == 0) return exchange_nothing(peers, "reduce", given, where), result;
+  if (result.numel() == 0) return compare_only(peers, "reduce", given, where), result;
   const auto dtype = result.scalar_type();
   at::Tensor data = at::isComplexType(dtype) ? at::view_as_real(result) : result.to(*reducible_as(dtype));
   // Truth values are joined by "or": adding their bytes would leave bytes that are neither 0 nor 1.
@@ -235,7 +235,7 @@ void gather(const ProcessState& state, const Leaves& leaves, std::source_locatio
 void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
   if (!state.communicator()) {
     for (at::Tensor* tensor : leaves.tensors) {
-      if (!tensor->defined()) throw UsageError("reduce exchanges dense tensors and was given an undefined tensor.");
+      if (!tensor->defined()) throw UsageError("reduce takes dense tensors and was given an undefined tensor.");
       *tensor = tensor->clone();
     }
     return;
@@ -269,8 +269,8 @@ void pad_across_processes(const ProcessState& state, const Leaves& leaves, const
   };
   agree(state, "pad_across_processes", kinds, problem_of(leaves), where);
   if (leaves.tensors.empty()) return;
-  // The lengths of all tensors in one exchange, on the CPU, where they are needed. A tensor without that dimension takes part
-  // too: whether to exchange must not depend on what one process holds.
+  // The lengths of all tensors in one collective, on the CPU, where they are needed. A tensor without that dimension takes part
+  // too: whether there is a collective must not depend on what one process holds.
   at::Tensor lengths = at::empty({static_cast<int64_t>(leaves.tensors.size())}, at::TensorOptions().dtype(at::kLong));
   auto* length = lengths.data_ptr<int64_t>();
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {

@@ -15,8 +15,8 @@
 namespace accelerate {
 namespace {
 
-/// Objects up to this size travel in one exchange, their length in front; larger ones need a second. Most are small,
-/// and an exchange costs far more than a few hundred bytes.
+/// Objects up to this size travel in one collective, their length in front; larger ones need a second. Most are small,
+/// and a collective costs far more than a few hundred bytes.
 constexpr int64_t kInlineBytes = 1024 - static_cast<int64_t>(sizeof(int64_t));
 
 /// How long the process that serves the store waits at its end for the others to reach theirs.
@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kHostPatience{30};
 /// And how often it looks whether there is anybody left to wait for.
 constexpr std::chrono::milliseconds kHostLook{500};
 
-/// How often a rank in an exchange looks whether the group is lost, and every how many looks for ranks that died.
+/// How often a rank in a collective looks whether the group is lost, and every how many looks for ranks that died.
 constexpr std::chrono::milliseconds kLostLook{100};
 constexpr int kLooksForDead = 10;
 
@@ -38,7 +38,7 @@ at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOption
 
 std::string from_rank(int rank) { return "from " + std::to_string(rank); }
 
-/// c10d notes a group's first exchange in a table of the whole process without a lock (2.11), so groups used by several
+/// c10d notes a group's first collective in a table of the whole process without a lock (2.11), so groups used by several
 /// threads start theirs one at a time.
 std::mutex& starting() {
   static std::mutex mutex;
@@ -79,7 +79,7 @@ void keep_for_ever(Thing thing) {
   kept->push_back(std::move(thing));
 }
 
-thread_local void (*refuse_host_exchange)() = nullptr;
+thread_local void (*refuse_host_collective)() = nullptr;
 
 void shut_down(c10d::Backend& backend) noexcept {
   try {
@@ -91,11 +91,11 @@ void shut_down(c10d::Backend& backend) noexcept {
 
 }  // namespace
 
-NoHostExchanges::NoHostExchanges(void (*refuse)()) : before_(std::exchange(refuse_host_exchange, refuse)) {}
+NoHostCollectives::NoHostCollectives(void (*refuse)()) : before_(std::exchange(refuse_host_collective, refuse)) {}
 
-NoHostExchanges::~NoHostExchanges() { refuse_host_exchange = before_; }
+NoHostCollectives::~NoHostCollectives() { refuse_host_collective = before_; }
 
-bool NoHostExchanges::refused() { return refuse_host_exchange != nullptr; }
+bool NoHostCollectives::refused() { return refuse_host_collective != nullptr; }
 
 Communicator::Communicator(GroupParts parts)
     : parts_(std::move(parts)), rank_(parts_.group->getRank()), size_(parts_.group->getSize()) {
@@ -111,7 +111,7 @@ Communicator::Communicator(GroupParts parts)
 Communicator::~Communicator() {
   // A copy of the process (fork) has none of the group's threads to wait for, and nothing to say in its name.
   if (::getpid() != process_) {
-    keep_for_ever(std::move(exchange_watch_));
+    keep_for_ever(std::move(collective_watch_));
     keep_for_ever(std::move(detective_));
     keep_for_ever(std::move(logbook_));
     keep_for_ever(std::move(parts_));
@@ -119,8 +119,8 @@ Communicator::~Communicator() {
     return;
   }
   const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
-  if (exchange_watch_ && exchange_watch_->abandoned()) abandoned_ = true;
-  exchange_watch_.reset();
+  if (collective_watch_ && collective_watch_->abandoned()) abandoned_ = true;
+  collective_watch_.reset();
   // Before any connection is closed, so that whoever sees it closed sees why.
   if (logbook_) logbook_->end(failed_ || unwinding ? Ending::failed : Ending::finished);
   if (unwinding && !failed_) leave_failure_note(FailureNote::own);
@@ -136,7 +136,7 @@ Communicator::~Communicator() {
 /// Gloo and NCCL end before the store they met in.
 void Communicator::end_group() {
   if (abandoned_) {
-    // Gloo's end would wait for the exchange that cannot end.
+    // Gloo's end would wait for the collective that cannot end.
     keep_for_ever(parts_);
     keep_for_ever(cpu_backend_);
     return;
@@ -183,7 +183,7 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
   hosts_compare_ = std::find(see_everyone.begin(), see_everyone.end(), "no") != see_everyone.end();
   if (hosts_compare_ && !parts_.owned) {
     try {
-      exchange_marks(0);
+      gather_marks(0);
     } catch (const std::exception&) {  // not by this backend, which is the same on all ranks
       hosts_compare_ = false;
     }
@@ -235,7 +235,7 @@ void Communicator::compare_on_host(int64_t number, const CallNote& call) const {
   if (call.must_agree()) detective_->let_others_catch_up(number, parts_.timeout);
 }
 
-std::vector<uint64_t> Communicator::exchange_marks(uint64_t mine) {
+std::vector<uint64_t> Communicator::gather_marks(uint64_t mine) {
   at::Tensor sent = byte_buffer(8 * size_).view(at::kLong), received = byte_buffer(8 * size_).view(at::kLong);
   sent.fill_(static_cast<int64_t>(mine));
   // Not an all-gather: nothing else in the group is sent in this way, so nothing else can be taken for it.
@@ -250,7 +250,7 @@ std::vector<uint64_t> Communicator::exchange_marks(uint64_t mine) {
 
 void Communicator::compare_between_hosts(int64_t number) {
   const uint64_t mine = logbook_->mark(number);
-  const auto marks = exchange_marks(mine);
+  const auto marks = gather_marks(mine);
   if (std::any_of(marks.begin(), marks.end(), [mine](uint64_t mark) { return contradict(mine, mark); })) throw GroupLost(number);
 }
 
@@ -266,11 +266,11 @@ void Communicator::guarded(const CallNote& call, Action&& action) {
     action(number);
   } catch (const UsageError&) {
     if (logbook_) logbook_->leave(number);
-    throw;  // nothing has been exchanged
+    throw;  // nothing has been sent
   } catch (const GroupLost& lost) {
     fail(call.name, call.where, "", lost.mismatch);
   } catch (const std::exception& error) {
-    if (refuse_host_exchange == nullptr) fail(call.name, call.where, words_of(error));
+    if (refuse_host_collective == nullptr) fail(call.name, call.where, words_of(error));
     if (logbook_) logbook_->leave(number);
     throw;
   }
@@ -278,15 +278,15 @@ void Communicator::guarded(const CallNote& call, Action&& action) {
 }
 
 template <class Start>
-void Communicator::exchange(at::DeviceType device, CallNote call, bool between_hosts, Start&& start) {
-  if (device == at::kCPU && refuse_host_exchange != nullptr) refuse_host_exchange();
+void Communicator::run_collective(at::DeviceType device, CallNote call, bool between_hosts, Start&& start) {
+  if (device == at::kCPU && refuse_host_collective != nullptr) refuse_host_collective();
   c10d::Backend& backend = backend_for(device);
   const bool on_host = &backend == cpu_backend_.get();
   if (!on_host) call.how += (call.how.empty() ? "on " : " on ") + c10::DeviceTypeName(device, true);
   guarded(call, [&](int64_t number) {
     check_not_lost();
     // While a step is recorded nothing is sent.
-    if (between_hosts && hosts_compare_ && refuse_host_exchange == nullptr) compare_between_hosts(number);
+    if (between_hosts && hosts_compare_ && refuse_host_collective == nullptr) compare_between_hosts(number);
     std::unique_lock lock(starting(), std::defer_lock);
     if (on_host) lock.lock();  // only gloo starts without waiting for anybody
     auto work = start(backend);
@@ -314,15 +314,15 @@ void Communicator::wait_watchfully(c10d::Work& work) {
     }
     if (!is_lost(look)) continue;
     abandoned_ = true;
-    throw std::runtime_error("The exchange cannot end, since the group is lost.");
+    throw std::runtime_error("The collective cannot end, since the group is lost.");
   }
 }
 
 void Communicator::align_calls(const char* call, std::source_location where) {
   at::Tensor number = byte_buffer(sizeof(int64_t)).view(at::kLong);
   *number.data_ptr<int64_t>() = logbook_ ? logbook_->page().calls.load() : 0;
-  exchange(at::kCPU, {.name = call, .where = where, .compared = false}, false,
-           [&](c10d::Backend& backend) { return start_all_reduce(backend, number, c10d::ReduceOp::MAX); });
+  run_collective(at::kCPU, {.name = call, .where = where, .compared = false}, false,
+                 [&](c10d::Backend& backend) { return start_all_reduce(backend, number, c10d::ReduceOp::MAX); });
   if (logbook_) logbook_->skip_to(*number.data_ptr<int64_t>() + 1);
 }
 
@@ -346,48 +346,47 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   const bool same_call = all_have_the_same(0);
   if (same_call && all_have_the_same(1)) return;
   std::string story = std::string(call) + at_line(where) + " cannot run: ";
-  story +=
-      same_call
-          ? "the processes do not agree on what to exchange. Make shapes and dtypes equal, for example with pad_across_processes."
-          : "the processes make different calls. All must make the same calls in the same order.";
+  story += same_call
+               ? "the ranks do not agree on what to send. Make shapes and dtypes equal, for example with pad_across_processes."
+               : "the processes make different calls. All must make the same calls in the same order.";
   for (size_t rank = 0; rank < wishes.size(); ++rank) {
     const std::string& wish = wishes[rank];
-    story += "\n  - Process " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
+    story += "\n  - Rank " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
              field(wish, 1) + field(wish, 2);
   }
   throw DistributedError(story);
 }
 
 void Communicator::barrier(const char* call, std::source_location where, const Given& given) {
-  exchange(at::kCPU, note_of(call, where, given), true, [](c10d::Backend& backend) { return backend.barrier(); });
+  run_collective(at::kCPU, note_of(call, where, given), true, [](c10d::Backend& backend) { return backend.barrier(); });
 }
 
 void Communicator::all_gather(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
                               const Given* given) {
-  exchange(input.device().type(), note_of(call, where, input, "", given), given != nullptr,
-           [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  run_collective(input.device().type(), note_of(call, where, input, "", given), given != nullptr,
+                 [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 // Objects: what one rank sends may be longer than what another does.
 void Communicator::gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where) {
-  exchange(at::kCPU, {.name = call, .where = where}, true,
-           [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
+  run_collective(at::kCPU, {.name = call, .where = where}, true,
+                 [&](c10d::Backend& backend) { return backend._allgather_base(output, input); });
 }
 
 void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call,
                               std::source_location where, const Given* given) {
-  exchange(tensor.device().type(), note_of(call, where, tensor, "", given), given != nullptr,
-           [&](c10d::Backend& backend) { return start_all_reduce(backend, tensor, operation); });
+  run_collective(tensor.device().type(), note_of(call, where, tensor, "", given), given != nullptr,
+                 [&](c10d::Backend& backend) { return start_all_reduce(backend, tensor, operation); });
 }
 
 void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given) {
-  exchange(tensor.device().type(), note_of(call, where, tensor, from_rank(from), given), given != nullptr,
-           [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
+  run_collective(tensor.device().type(), note_of(call, where, tensor, from_rank(from), given), given != nullptr,
+                 [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
 }
 
 void Communicator::send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where) {
-  exchange(at::kCPU, {.name = call, .where = where, .how = from_rank(from)}, true,
-           [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
+  run_collective(at::kCPU, {.name = call, .where = where, .how = from_rank(from)}, true,
+                 [&](c10d::Backend& backend) { return start_broadcast(backend, tensor, from); });
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, const char* call, std::source_location where) {
@@ -405,7 +404,7 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
   for (int rank = 0; rank < size_; ++rank) {
     const uint8_t* row = all.data_ptr<uint8_t>() + rank * width;
     std::memcpy(&lengths[rank], row, sizeof(int64_t));
-    if (lengths[rank] < 0) fail(call, where, "the length of process " + std::to_string(rank) + "'s object arrived damaged");
+    if (lengths[rank] < 0) fail(call, where, "the length of rank " + std::to_string(rank) + "'s object arrived damaged");
     longest = std::max(longest, lengths[rank]);
     if (lengths[rank] <= kInlineBytes)
       result[rank].assign(reinterpret_cast<const char*>(row + header), static_cast<size_t>(lengths[rank]));
@@ -466,7 +465,7 @@ void Communicator::pass(const char* call, std::source_location where) {
 }
 
 void Communicator::wait_for(const std::string& key, int from, const char* call, std::source_location where) {
-  if (refuse_host_exchange != nullptr) refuse_host_exchange();
+  if (refuse_host_collective != nullptr) refuse_host_collective();
   guarded({.name = call, .where = where}, [&](int64_t) {
     // Looks at the processes first: a client that meets a dead host fills the screen with stack frames.
     const auto poll = [key, from, store = parts_.store, detective = detective_, limit = parts_.timeout] {

@@ -32,14 +32,14 @@ struct GroupParts {
   std::chrono::milliseconds timeout{};
 };
 
-/// While it lives, this thread exchanges nothing by way of the host: `refuse` is called in its place, and throws. What exchanges
-/// on a device throw meanwhile is the caller's own matter, and the group stays usable.
-class NoHostExchanges {
+/// While it lives, this thread runs no collective on the host: `refuse` is called instead, and throws. What
+/// collectives on a device throw meanwhile is the caller's own matter, and the group stays usable.
+class NoHostCollectives {
  public:
-  explicit NoHostExchanges(void (*refuse)());
-  ~NoHostExchanges();
-  NoHostExchanges(const NoHostExchanges&) = delete;
-  NoHostExchanges& operator=(const NoHostExchanges&) = delete;
+  explicit NoHostCollectives(void (*refuse)());
+  ~NoHostCollectives();
+  NoHostCollectives(const NoHostCollectives&) = delete;
+  NoHostCollectives& operator=(const NoHostCollectives&) = delete;
 
   /// Whether one lives in this thread.
   static bool refused();
@@ -65,7 +65,7 @@ struct Given {
   std::optional<size_t> leaf = {};
 };
 
-/// The exchanges of one group: c10d underneath, errors that tell the story above. Tensors must be contiguous and dense;
+/// The collectives of one group: c10d underneath, errors that tell the story above. Tensors must be contiguous and dense;
 /// collectives.cpp sees to that. Every call names itself and its caller.
 class Communicator {
  public:
@@ -83,7 +83,7 @@ class Communicator {
   void watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where);
 
   /// Debug mode: tells the others what this rank is about to do. DistributedError, on all of them and with a line for each, when
-  /// it is not the same everywhere; nothing else has been exchanged then, and the group stays usable.
+  /// it is not the same everywhere; nothing else has been sent then, and the group stays usable.
   void agree(const char* call, const std::string& what, std::source_location where);
 
   /// A barrier, also for a collective of nothing.
@@ -100,17 +100,17 @@ class Communicator {
   /// The bytes of `from`, on every rank.
   std::string broadcast_bytes(std::string_view bytes, int from, const char* call, std::source_location where);
 
-  /// Runs `action`, in which exchanges go on in the background: a pass over a model. When one of them fails, that is told as
+  /// Runs `action`, in which collectives go on in the background: a pass over a model. When one of them fails, that is told as
   /// `call` at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to
   /// wait.
   void during(const char* call, std::source_location where, const std::function<void()>& action);
   /// Gives calls the same numbers on all ranks again, after some of them have made more than others.
   void align_calls(const char* call, std::source_location where);
-  /// The group as something that starts exchanges in the background sees it.
+  /// The group as something that starts collectives in the background sees it.
   c10::intrusive_ptr<WatchfulGroup> background_group();
 
   // --- For WatchfulGroup -------------------------------------------------------------------------------------------------
-  /// Starts an exchange of CPU tensors.
+  /// Starts a collective of CPU tensors.
   c10::intrusive_ptr<c10d::Work> start(const std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend&)>& action);
   void wait_for_work(c10d::Work& work);
   c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& future);
@@ -139,15 +139,15 @@ class Communicator {
   /// Calls `action` when no rank of this host makes another call. What it throws is told as `call`, now and by every later call.
   template <class Action>
   void guarded(const CallNote& call, Action&& action);
-  /// Starts an exchange on the backend of `device` and waits for its end. `between_hosts`: calls are compared there too.
+  /// Starts a collective on the backend of `device` and waits for its end. `between_hosts`: calls are compared there too.
   template <class Start>
-  void exchange(at::DeviceType device, CallNote call, bool between_hosts, Start&& start);
+  void run_collective(at::DeviceType device, CallNote call, bool between_hosts, Start&& start);
   /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
   void compare_on_host(int64_t number, const CallNote& call) const;
   /// The same for all ranks, by a message.
   void compare_between_hosts(int64_t number);
   /// The marks of all ranks. Throws, on all of them and with nothing sent, where a backend of the application's own cannot.
-  std::vector<uint64_t> exchange_marks(uint64_t mine);
+  std::vector<uint64_t> gather_marks(uint64_t mine);
   /// GroupLost when the story of its end has been told.
   void check_not_lost() const;
   /// For who looks again and again: not every look is thorough.
@@ -155,13 +155,13 @@ class Communicator {
   void gather_bytes(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where);
   void send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where);
   void wait_watchfully(c10d::Work& work);
-  ExchangeWatch& exchange_watch();
+  CollectiveWatch& collective_watch();
   void check_usable(const char* call, std::source_location where);
   void end_group();
   void serve_until_all_have_ended() noexcept;
   /// `reason`: the backend's words, or nothing. `mismatch`: the number of a call that differs, or 0.
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch = 0);
-  /// The same for an exchange in the background.
+  /// The same for a collective in the background.
   [[noreturn]] void fail_pass(const std::string& reason);
   void end_pass();
   c10d::Backend& backend_for(at::DeviceType device);
@@ -172,7 +172,7 @@ class Communicator {
   const int exceptions_before_ = std::uncaught_exceptions();
   const pid_t process_ = ::getpid();
   std::atomic<int> scopes_ = 0;
-  std::atomic<bool> abandoned_ = false;  // an exchange that cannot end
+  std::atomic<bool> abandoned_ = false;  // a collective that cannot end
   std::atomic<bool> failed_ = false;
   std::mutex story_mutex_;
   std::string story_;
@@ -193,7 +193,7 @@ class Communicator {
   };
   std::mutex pass_mutex_;
   std::optional<Pass> pass_;
-  std::unique_ptr<ExchangeWatch> exchange_watch_;
+  std::unique_ptr<CollectiveWatch> collective_watch_;
 };
 
 }  // namespace accelerate

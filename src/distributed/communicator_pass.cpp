@@ -6,14 +6,13 @@
 
 namespace accelerate {
 
-ExchangeWatch& Communicator::exchange_watch() {
+CollectiveWatch& Communicator::collective_watch() {
   const std::lock_guard lock(pass_mutex_);
-  if (!exchange_watch_) {
-    exchange_watch_ =
-        std::make_unique<ExchangeWatch>([this, look = 0]() mutable { return detective_ && is_lost(++look); },
-                                        [this](const std::string& reason) { fail_pass(reason); });
+  if (!collective_watch_) {
+    collective_watch_ = std::make_unique<CollectiveWatch>([this, look = 0]() mutable { return detective_ && is_lost(++look); },
+                                                          [this](const std::string& reason) { fail_pass(reason); });
   }
-  return *exchange_watch_;
+  return *collective_watch_;
 }
 
 void Communicator::during(const char* call, std::source_location where, const std::function<void()>& action) {
@@ -31,7 +30,7 @@ void Communicator::during(const char* call, std::source_location where, const st
     if (!failed_) end_pass();
     throw;
   } catch (...) {
-    if (const std::string reason = exchange_watch().failure(); !reason.empty()) fail(call, where, reason);
+    if (const std::string reason = collective_watch().failure(); !reason.empty()) fail(call, where, reason);
     end_pass();
     throw;  // the caller's own: nothing is wrong with the group
   }
@@ -72,7 +71,7 @@ void Communicator::wait_for_work(c10d::Work& work) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Communicator::watched(const c10::intrusive_ptr<c10::ivalue::Future>& future) {
-  return exchange_watch().watched(future);
+  return collective_watch().watched(future);
 }
 
 void Communicator::announce_pass() {

@@ -173,7 +173,7 @@ void Detective::let_others_catch_up(int64_t number, std::chrono::milliseconds pa
   while (std::any_of(machine_->peers.begin(), machine_->peers.end(), is_behind)) {
     const auto has_ended = [&](const Logbook* peer) { return is_behind(peer) && peer->page().ending != Ending::none; };
     if (is_lost() || std::any_of(machine_->peers.begin(), machine_->peers.end(), has_ended))
-      throw std::runtime_error("A process that is behind will not come.");
+      throw std::runtime_error("A straggler has left the group.");
     if (std::chrono::steady_clock::now() > deadline)
       throw std::runtime_error("Timed out after " + std::to_string(patience.count()) + " ms.");
     std::this_thread::sleep_for(1ms);
@@ -380,8 +380,8 @@ void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& rep
     return;
   }
   const std::string waited = fmt::format("{:.1f} s", static_cast<double>(logbook_now() - call.began) * 1e-9);
-  const std::string how = again ? "is still waiting after " + waited + ", and things have changed. "
-                                : "has been waiting for " + waited + ". ";
+  const std::string how =
+      again ? "is still waiting after " + waited + ", and things have changed. " : "has been waiting for " + waited + ". ";
   write_line(2, "accelerate: " + describe(call) + " " + how + tell_story(reports));
 }
 

@@ -42,7 +42,7 @@ class Detective {
   /// was found to differ, or 0.
   std::string explain(const std::string& reason, int64_t mismatch = 0);
 
-  /// True when a rank of this machine has come to call `number`, as this one has, and makes another call of it. Of two ranks that
+  /// True when a rank of this machine has reached call `number`, as this one has, and makes another call of it. Of two ranks that
   /// ask before they send, at least one hears of it.
   bool is_contradicted(int64_t number) const;
   /// Returns when no rank of this machine is so far behind call `number` that it could no longer compare what this one did.

@@ -19,7 +19,7 @@ std::string seconds(int64_t nanoseconds) {
 /// A place that cannot be known has line 0.
 std::string place_of(const Call& call) { return call.line == 0 ? "" : fmt::format(" at {}:{}", call.file.data(), call.line); }
 
-std::string exchanged(const Call& call) {
+std::string call_text(const Call& call) {
   if (call.dtype < 0) return call.name.data();
   std::string text = fmt::format("{} of {}[", call.name.data(), dtype_name(static_cast<at::ScalarType>(call.dtype)));
   const auto known = std::min<size_t>(static_cast<size_t>(call.dimensions), call.shape.size());
@@ -27,7 +27,7 @@ std::string exchanged(const Call& call) {
   return text + (known < static_cast<size_t>(call.dimensions) ? ", ...]" : "]");
 }
 
-bool same_exchange(const Call& a, const Call& b) {
+bool same_call(const Call& a, const Call& b) {
   return a.fingerprint == b.fingerprint || a.fingerprint == 0 || b.fingerprint == 0;
 }
 
@@ -42,12 +42,12 @@ int64_t newest_number(const RankReport& report) {
   return report.entry && !report.entry->calls.empty() ? report.entry->calls.back().number : 0;
 }
 
-bool is_calculating(const Call& call) { return call.ended == Call::kCalculating; }
+bool is_computing(const Call& call) { return call.ended == Call::kComputing; }
 
 /// Whether a rank waits in call `number`, or has left it behind.
-bool has_come_to(const RankReport& report, int64_t number) {
+bool has_reached(const RankReport& report, int64_t number) {
   const Call* call = find_call(report, number);
-  return call == nullptr ? newest_number(report) >= number : !is_calculating(*call);
+  return call == nullptr ? newest_number(report) >= number : !is_computing(*call);
 }
 
 std::string busy_with(const RankEntry& entry) {
@@ -60,7 +60,7 @@ std::string last_seen(const RankEntry& entry) {
   if (entry.activity) return "last seen " + busy_with(entry);
   if (entry.calls.empty()) return "it had made no call yet";
   const Call& call = entry.calls.back();
-  if (is_calculating(call)) return fmt::format("last seen calculating in {}", describe(call));
+  if (is_computing(call)) return fmt::format("last seen computing in {}", describe(call));
   return call.ended == 0 ? fmt::format("last seen in {}, begun {} ago", describe(call), seconds(entry.read - call.began))
                          : fmt::format("last seen in {}, which ended {} ago", describe(call), seconds(entry.read - call.ended));
 }
@@ -68,8 +68,8 @@ std::string last_seen(const RankEntry& entry) {
 std::string what_it_does(const RankEntry& entry) {
   if (const Call* call = waiting_call(entry))
     return fmt::format("waiting for {} in {}", seconds(entry.read - call->began), describe(*call));
-  if (!entry.activity && !entry.calls.empty() && is_calculating(entry.calls.back()))
-    return fmt::format("calculating for {} in {}", seconds(entry.read - entry.calls.back().began), describe(entry.calls.back()));
+  if (!entry.activity && !entry.calls.empty() && is_computing(entry.calls.back()))
+    return fmt::format("computing for {} in {}", seconds(entry.read - entry.calls.back().began), describe(entry.calls.back()));
   const std::string before =
       entry.calls.empty() ? "it has made no call yet" : "its last call was " + describe(entry.calls.back());
   if (entry.activity) return busy_with(entry) + "; " + before;
@@ -101,9 +101,9 @@ std::string describe_rank(const RankReport& report) {
   return entry ? what_it_does(*entry) : fmt::format("running as process {}, and its notes cannot be read", report.pid);
 }
 
-/// "Process 2", "Processes 2, 3 and 5".
+/// "Rank 2", "Ranks 2, 3 and 5".
 std::string name_ranks(const Ranks& ranks) {
-  std::string text = ranks.size() == 1 ? "Process " : "Processes ";
+  std::string text = ranks.size() == 1 ? "Rank " : "Ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) {
     text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
   }
@@ -126,20 +126,20 @@ bool is_there(const RankReport& report) {
 
 /// "reduce of float32[2] by sum, tensor 1 of 2 in {a:t,b:t,}".
 std::string all_that_agrees(const Call& call) {
-  return exchanged(call) + (call.how[0] == '\0' ? "" : " ") + call.how.data() + (call.nested[0] == '\0' ? "" : ", ") +
+  return call_text(call) + (call.how[0] == '\0' ? "" : " ") + call.how.data() + (call.nested[0] == '\0' ? "" : ", ") +
          call.nested.data();
 }
 
 std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t number) {
-  std::string text = fmt::format("Call {} is not the same on all processes:", number);
+  std::string text = fmt::format("Call {} is not the same on all ranks:", number);
   bool nested = false;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const char* comma = text.ends_with(':') ? "" : ",";
     if (const Call* call = find_call(reports[rank], number)) {
       nested = nested || call->nested[0] != '\0';
-      text += fmt::format("{} {}{} on process {}", comma, all_that_agrees(*call), place_of(*call), rank);
+      text += fmt::format("{} {}{} on rank {}", comma, all_that_agrees(*call), place_of(*call), rank);
     } else if (newest_number(reports[rank]) > number) {
-      text += fmt::format("{} too long ago to be known on process {}", comma, rank);
+      text += fmt::format("{} too long ago to be known on rank {}", comma, rank);
     }
   }
   text += ". All must make the same calls in the same order, with the same shapes and dtypes. ";
@@ -150,11 +150,11 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
   std::string story;
   say_of(story, reports, " is dead. ", " are dead. ",
          [](const RankReport& r) { return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none); });
-  say_of(story, reports, " has finished and will not come. ", " have finished and will not come. ",
+  say_of(story, reports, " has finished and left the group. ", " have finished and left the group. ",
          [](const RankReport& r) { return r.entry && r.entry->ending == Ending::finished; });
   say_of(story, reports, " has failed. ", " have failed. ",
          [](const RankReport& r) { return r.entry && r.entry->ending == Ending::failed; });
-  // With one of them gone, the others are not expected to come any more.
+  // With one of them gone, the others are no longer waited for.
   const bool out = !story.empty();
   say_of(story, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
     return (r.presence == Presence::stopped || r.presence == Presence::silent) && (!r.entry || r.entry->ending == Ending::none);
@@ -166,17 +166,17 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
     const Call* call = is_there(report) ? waiting_call(*report.entry) : nullptr;
     if (call != nullptr) front = std::max(front, call->number);
   }
-  const std::string call = fmt::format(" not come to call {}. ", front);
+  const std::string call = fmt::format(" not reached call {}. ", front);
   say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
-         [&](const RankReport& r) { return is_there(r) && !has_come_to(r, front); });
+         [&](const RankReport& r) { return is_there(r) && !has_reached(r, front); });
   say_of(story, reports, " could not be asked. ", " could not be asked. ",
          [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
-  return story.empty() ? "All processes have come to it. " : story;
+  return story.empty() ? "All ranks have reached it. " : story;
 }
 
 }  // namespace
 
-std::string describe(const Call& call) { return fmt::format("{} (call {}){}", exchanged(call), call.number, place_of(call)); }
+std::string describe(const Call& call) { return fmt::format("{} (call {}){}", call_text(call), call.number, place_of(call)); }
 
 const Call* waiting_call(const RankEntry& entry) {
   const auto found = std::find_if(entry.calls.rbegin(), entry.calls.rend(), [](const Call& call) { return call.ended == 0; });
@@ -191,7 +191,7 @@ int64_t mismatched_call(const std::vector<RankReport>& reports) {
       if (first != 0 && call.number >= first) break;
       const auto differs = [&](const RankReport& other) {
         const Call* theirs = find_call(other, call.number);
-        return theirs != nullptr && !same_exchange(call, *theirs);
+        return theirs != nullptr && !same_call(call, *theirs);
       };
       if (std::any_of(reports.begin(), reports.end(), differs)) first = call.number;
     }
@@ -203,7 +203,7 @@ std::string tell_story(const std::vector<RankReport>& reports, int64_t mismatch)
   std::string story = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports));
   story.back() = '\n';
   for (size_t rank = 0; rank < reports.size(); ++rank)
-    story += fmt::format("  - Process {}: {}\n", rank, describe_rank(reports[rank]));
+    story += fmt::format("  - Rank {}: {}\n", rank, describe_rank(reports[rank]));
   story.pop_back();
   return story;
 }

@@ -151,7 +151,7 @@ int64_t Logbook::write(const CallNote& call, int64_t ended) {
 
 int64_t Logbook::enter(const CallNote& call) { return write(call, 0); }
 
-int64_t Logbook::announce(const CallNote& call) { return write(call, Call::kCalculating); }
+int64_t Logbook::announce(const CallNote& call) { return write(call, Call::kComputing); }
 
 /// Does nothing when other threads of this rank have made so many calls since that it is no longer there.
 template <class Change>
@@ -166,15 +166,13 @@ void Logbook::change(int64_t number, Change change) {
 
 void Logbook::begin_waiting(int64_t number) {
   change(number, [](Call& call) {
-    if (call.ended != Call::kCalculating) return;
+    if (call.ended != Call::kComputing) return;
     call.began = logbook_now();
     call.ended = 0;
   });
 }
 
-uint64_t Logbook::mark(int64_t number) const {
-  return page_->marks[static_cast<size_t>(number) % LogbookPage::kMarks].load();
-}
+uint64_t Logbook::mark(int64_t number) const { return page_->marks[static_cast<size_t>(number) % LogbookPage::kMarks].load(); }
 
 void Logbook::leave(int64_t number) {
   change(number, [](Call& call) { call.ended = logbook_now(); });

@@ -19,11 +19,11 @@ class Tensor;
 
 namespace accelerate {
 
-/// One exchange as its rank wrote it down. Plain bytes: it lies in memory that other processes read.
+/// One collective as its rank wrote it down. Plain bytes: it lies in memory that other processes read.
 struct Call {
   /// 1 for the first of a group, and so on: the same on every rank that keeps in step. 0: none.
   int64_t number = 0;
-  /// Nanoseconds of the machine's steady clock; `ended` is 0 while it waits, and kCalculating before that.
+  /// Nanoseconds of the machine's steady clock; `ended` is 0 while it waits, and kComputing before that.
   int64_t began = 0, ended = 0;
   std::array<char, 32> name = {};
   /// The end of the caller's file name.
@@ -42,7 +42,7 @@ struct Call {
   uint64_t fingerprint = 0;
 
   /// The `ended` of a pass whose first collective has started while the rank still calculates.
-  static constexpr int64_t kCalculating = -1;
+  static constexpr int64_t kComputing = -1;
 };
 
 /// How the data of a call is nested ("{a:t,b:[tt]}"): taken once, for the calls of all its tensors.
@@ -70,7 +70,7 @@ struct CallNote {
   bool must_agree() const { return compared && std::string_view(name) != "join_uneven_inputs"; }
 };
 
-/// What a rank does for long that is no exchange.
+/// What a rank does for long that is no collective.
 struct Activity {
   int64_t began = 0;
   std::array<char, 32> name = {};
@@ -170,7 +170,7 @@ class Logbook {
   std::mutex writing_;
 };
 
-/// While it lives, the notes of the rank that this thread made say that it is busy with something that is no exchange.
+/// While it lives, the notes of the rank that this thread made say that it is busy with something that is no collective.
 class Busy {
  public:
   Busy(const char* name, const std::string& place);

@@ -66,7 +66,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnv
   return options;
 }
 
-/// Returns when every process has come to the same `stage`; names those that have not.
+/// Returns when every process has reached the same `stage`; names those that have not.
 void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& store, const std::string& stage,
           std::chrono::milliseconds patience) {
   within(patience + std::chrono::seconds(1), "the store where the processes meet does not answer", [=] {
@@ -80,7 +80,7 @@ void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& st
       for (int rank = 0; rank < me.num_processes; ++rank) {
         if (!store->check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
       }
-      throw std::runtime_error("these ranks did not come within " + std::to_string(patience.count() / 1000) +
+      throw std::runtime_error("these ranks did not join within " + std::to_string(patience.count() / 1000) +
                                " s: " + (missing.empty() ? "none, but late" : missing) +
                                ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
     }

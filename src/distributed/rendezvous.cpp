@@ -150,8 +150,9 @@ std::vector<std::string> claim_keys(const LaunchEnvironment& me) {
   for (int rank = 1; rank < mine.me.num_processes; ++rank) {
     if (!round.check({claim_key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
-  throw DistributedError(rank_of(mine.me) + " could not connect to its peers: these ranks did not come within " +
-                         std::to_string(mine.patience.count() / 1000) + " s: " + (missing.empty() ? "none, but late" : missing) +
+  throw DistributedError(rank_of(mine.me) + " could not connect to its peers: these ranks did not join within " +
+                         std::to_string(mine.patience.count() / 1000) +
+                         " s: " + (missing.empty() ? "none, but too late" : missing) +
                          ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE.");
 }
 
@@ -169,7 +170,7 @@ std::string checked_claims(const Attendance& mine, const std::string& offer, c10
     unproved.proof.clear();
     if (!card || card->rank != static_cast<int>(i) + 1 || !mine.secret.proves(card->proof, {"claim", offer, unproved.to_text()}))
       throw DistributedError("Rank " + std::to_string(i + 1) + " was claimed at " + place(mine.me) +
-                             " by somebody who does not know the shared secret: the job does not start.");
+                             " by a process that failed authentication with the shared secret: the job does not start.");
     all += card->to_text() + "\n";
   }
   return all;
@@ -268,8 +269,8 @@ void check_admission(const Attendance& mine, const std::string& offer, c10d::Sto
   for (const auto& claim : round.multiGet(claim_keys(mine.me))) claims += as_text(claim) + "\n";
   const std::string answer = as_text(round.get("admitted"));
   if (!answer.starts_with("yes") || !mine.secret.proves(answer.substr(3), {"admitted", offer, claims}))
-    throw ConfigError(rank_of(mine.me) + " found somebody at " + place(mine.me) +
-                      " who does not know the shared secret of rank 0: check who listens there.");
+    throw ConfigError(rank_of(mine.me) + " found a process at " + place(mine.me) +
+                      " that failed authentication with the shared secret: check who listens there.");
 }
 
 /// One attempt to reach rank 0's store and to be admitted. While rank 0 ends an earlier group its old server may still answer and
@@ -288,7 +289,7 @@ StorePointer join_round(const Attendance& mine) {
   return round;
 }
 
-constexpr const char* kSilence = "Nothing there answered as rank 0 would.";
+constexpr const char* kSilence = "No store of rank 0 answered there.";
 
 StorePointer find_round(const Attendance& mine) {
   for (;;) {
@@ -332,7 +333,7 @@ StorePointer join_store(const LaunchEnvironment& me, const Environment& environm
   if (me.process_index != 0) return find_round(mine);
   const auto tcp = me.agent_hosts_store ? within(patience + kRetryPause, kSilence, [=] { return connect(me, patience); })
                                         : host_store(me, patience);
-  return within(patience + std::chrono::seconds(1), "The store where the ranks meet does not answer.",
+  return within(patience + std::chrono::seconds(1), "The rendezvous store does not answer.",
                 [mine, tcp] { return host_round(mine, tcp); });
 }
 

@@ -10,10 +10,10 @@
 namespace accelerate {
 namespace {
 
-/// How often the futures of exchanges are looked at.
+/// How often the futures of collectives are looked at.
 constexpr std::chrono::milliseconds kFutureLook{100};
 
-/// An exchange of a backend, waited for as the communicator waits for its own.
+/// A collective of a backend, waited for as the communicator waits for its own.
 class WatchfulWork : public c10d::Work {
  public:
   WatchfulWork(Communicator& communicator, c10::intrusive_ptr<c10d::Work> work)
@@ -49,47 +49,47 @@ std::string words_of_failure(const c10::ivalue::Future& failed) {
 
 }  // namespace
 
-struct ExchangeWatch::Exchange {
+struct CollectiveWatch::Collective {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   std::atomic<bool> ended = false;
 };
 
-struct ExchangeWatch::Shared {
+struct CollectiveWatch::Shared {
   mutable std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::shared_ptr<Exchange>> under_way;
+  std::vector<std::shared_ptr<Collective>> under_way;
   /// Those that have ended with an error, and wait for its story.
-  std::vector<std::shared_ptr<Exchange>> failed;
+  std::vector<std::shared_ptr<Collective>> failed;
   std::string failure;
   bool abandoned = false;
   bool ending = false;
 
-  void end(const std::shared_ptr<Exchange>& exchange, c10::ivalue::Future& inner) {
-    if (exchange->ended.exchange(true)) return;
+  void end(const std::shared_ptr<Collective>& collective, c10::ivalue::Future& inner) {
+    if (collective->ended.exchange(true)) return;
     const bool failing = inner.hasError();
     {
       const std::lock_guard lock(mutex);
-      std::erase(under_way, exchange);
+      std::erase(under_way, collective);
       if (failing) {
         note_failure(words_of_failure(inner));
-        failed.push_back(exchange);
+        failed.push_back(collective);
       }
     }
     if (failing) {
       changed.notify_all();
     } else {
-      exchange->future->markCompleted(inner.value(), inner.storages());
+      collective->future->markCompleted(inner.value(), inner.storages());
     }
   }
 
   /// Those under way cannot end: they are left to themselves.
   void give_up(const std::string& reason) {
     const std::lock_guard lock(mutex);
-    for (const auto& exchange : under_way) {
-      if (exchange->ended.exchange(true)) continue;
+    for (const auto& collective : under_way) {
+      if (collective->ended.exchange(true)) continue;
       note_failure(reason);
       abandoned = true;
-      failed.push_back(exchange);
+      failed.push_back(collective);
     }
     under_way.clear();
   }
@@ -99,13 +99,13 @@ struct ExchangeWatch::Shared {
   }
 };
 
-ExchangeWatch::ExchangeWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail)
+CollectiveWatch::CollectiveWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail)
     : is_lost_(std::move(is_lost)), fail_(std::move(fail)), shared_(std::make_shared<Shared>()) {
   const WithoutSignals for_our_thread;
   watcher_ = std::thread([this] { watch(); });
 }
 
-ExchangeWatch::~ExchangeWatch() {
+CollectiveWatch::~CollectiveWatch() {
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->ending = true;
@@ -114,31 +114,31 @@ ExchangeWatch::~ExchangeWatch() {
   watcher_.join();
 }
 
-c10::intrusive_ptr<c10::ivalue::Future> ExchangeWatch::watched(const c10::intrusive_ptr<c10::ivalue::Future>& inner) {
-  auto exchange = std::make_shared<Exchange>();
-  exchange->future = inner->createInstance(inner->elementType());
+c10::intrusive_ptr<c10::ivalue::Future> CollectiveWatch::watched(const c10::intrusive_ptr<c10::ivalue::Future>& inner) {
+  auto collective = std::make_shared<Collective>();
+  collective->future = inner->createInstance(inner->elementType());
   {
     const std::lock_guard lock(shared_->mutex);
-    shared_->under_way.push_back(exchange);
+    shared_->under_way.push_back(collective);
   }
-  inner->addCallback([shared = shared_, exchange](c10::ivalue::Future& ended) { shared->end(exchange, ended); });
-  return exchange->future;
+  inner->addCallback([shared = shared_, collective](c10::ivalue::Future& ended) { shared->end(collective, ended); });
+  return collective->future;
 }
 
-void ExchangeWatch::watch() {
+void CollectiveWatch::watch() {
   std::unique_lock lock(shared_->mutex);
   while (!shared_->ending) {
     shared_->changed.wait_for(lock, kFutureLook, [&] { return shared_->ending || !shared_->failed.empty(); });
     const bool looks = !shared_->under_way.empty();
     lock.unlock();
-    if (looks && is_lost_()) shared_->give_up("The exchange cannot end, since the group is lost.");
+    if (looks && is_lost_()) shared_->give_up("The collective cannot end, since the group is lost.");
     tell_failed();
     lock.lock();
   }
 }
 
-void ExchangeWatch::tell_failed() {
-  std::vector<std::shared_ptr<Exchange>> failed;
+void CollectiveWatch::tell_failed() {
+  std::vector<std::shared_ptr<Collective>> failed;
   {
     const std::lock_guard lock(shared_->mutex);
     failed.swap(shared_->failed);
@@ -147,23 +147,23 @@ void ExchangeWatch::tell_failed() {
   try {
     fail_(failure());
   } catch (...) {
-    for (const auto& exchange : failed) exchange->future->setError(std::current_exception());
+    for (const auto& collective : failed) collective->future->setError(std::current_exception());
   }
 }
 
-std::string ExchangeWatch::failure() const {
+std::string CollectiveWatch::failure() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->failure;
 }
 
-bool ExchangeWatch::abandoned() const {
+bool CollectiveWatch::abandoned() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->abandoned;
 }
 
 WatchfulGroup::WatchfulGroup(Communicator& communicator, const c10::intrusive_ptr<c10d::ProcessGroup>& group)
     : ProcessGroup(group->getRank(), group->getSize()), communicator_(communicator), group_(group) {
-  // A reducer asks the backend for memory that it exchanges best.
+  // A reducer asks the backend for memory that it sends fastest.
   if (const auto device = group->getBoundDeviceId()) setBoundDeviceId(device);
   for (const auto device : group->getDeviceTypes()) {
     const auto backend = group->getBackend(device.type());

@@ -11,25 +11,25 @@ namespace accelerate {
 
 class Communicator;
 
-/// Futures of exchanges that are under way. Gloo never completes one whose peer died elsewhere in the ring, and who waits for a
+/// Futures of collectives that are under way. Gloo never completes one whose peer died elsewhere in the ring, and who waits for a
 /// future cannot look around, so a thread looks for it: when the group is lost, all of them fail.
-class ExchangeWatch {
+class CollectiveWatch {
  public:
-  /// `fail` throws what is to be told of an exchange that failed for a reason. Called by a thread of its own.
-  ExchangeWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail);
-  ~ExchangeWatch();
-  ExchangeWatch(const ExchangeWatch&) = delete;
-  ExchangeWatch& operator=(const ExchangeWatch&) = delete;
+  /// `fail` throws what is to be told of a collective that failed for a reason. Called by a thread of its own.
+  CollectiveWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail);
+  ~CollectiveWatch();
+  CollectiveWatch(const CollectiveWatch&) = delete;
+  CollectiveWatch& operator=(const CollectiveWatch&) = delete;
 
   /// A future that ends as `inner` does, or with what `fail` throws when that has failed or the group is lost.
   c10::intrusive_ptr<c10::ivalue::Future> watched(const c10::intrusive_ptr<c10::ivalue::Future>& inner);
-  /// Why the first exchange failed; empty when none has.
+  /// Why the first collective failed; empty when none has.
   std::string failure() const;
-  /// True when an exchange was left to itself: it cannot end.
+  /// True when a collective was left to itself: it cannot end.
   bool abandoned() const;
 
  private:
-  struct Exchange;
+  struct Collective;
   struct Shared;
 
   void watch();
@@ -41,7 +41,7 @@ class ExchangeWatch {
   std::thread watcher_;
 };
 
-/// The group that a reducer of gradients sees: the exchanges of a communicator, started in the background. On the CPU whoever
+/// The group that a reducer of gradients sees: the collectives of a communicator, started in the background. On the CPU whoever
 /// waits for one hears of a dead peer; on other devices the backend's own watchdog sees to that.
 class WatchfulGroup : public c10d::ProcessGroup {
  public:

@@ -184,7 +184,7 @@ std::vector<std::string> without_effect(const LaunchArguments& merged, Launcher 
 void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launcher, const Json* config,
                const MachineFacts& machine) {
   if (const auto idle = without_effect(merged, launcher); !idle.empty() && !is_python(merged)) {
-    plan.notes.push_back(fmt::format("A C++ program makes nothing of {}.", fmt::join(idle, ", ")));
+    plan.notes.push_back(fmt::format("{} has no effect on C++ programs.", fmt::join(idle, ", ")));
   }
   const bool in_file = config != nullptr && config->value("distributed_type", Json()) == "MULTI_GPU";
   if (merged.is_on("multi_gpu") && (in_file || merged.given.contains("multi_gpu")) && machine.gpus == 0) {

@@ -89,7 +89,7 @@ class LocalWizard {
             interview_.text("rdzv_backend", "Which rendezvous backend should be used (static, c10d, ...)?", "static");
       }
     }
-    values_["debug"] = interview_.yes("debug", "Should exchanges be checked while training? Mistakes are found; it is slower.");
+    values_["debug"] = interview_.yes("debug", "Should collectives be checked while training? Mistakes are found; it is slower.");
   }
 
   void ask_mpirun() {

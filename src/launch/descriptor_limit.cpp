@@ -31,16 +31,16 @@ RoomForDescriptors::RoomForDescriptors(const DescriptorLimit& limit, size_t coun
     const int lowest = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (lowest < 0) {
       const int problem = errno;
-      let_go(0);
+      release(0);
       throw WorkerError(fmt::format("The output of all ranks cannot be read: {}. Raise the limit on open files (ulimit -n).",
                                     ::strerrordesc_np(problem)));
     }
     left_free_.push_back(lowest);
   }
-  let_go(kLeftFree);
+  release(kLeftFree);
 }
 
-void RoomForDescriptors::let_go(size_t kept) {
+void RoomForDescriptors::release(size_t kept) {
   for (; left_free_.size() > kept; left_free_.pop_back()) ::close(left_free_.back());
   if (kept == 0) limit_.restore();
 }

@@ -33,12 +33,12 @@ class RoomForDescriptors {
  public:
   /// Throws WorkerError when there is no room for `count` descriptors.
   RoomForDescriptors(const DescriptorLimit& limit, size_t count);
-  ~RoomForDescriptors() { let_go(0); }
+  ~RoomForDescriptors() { release(0); }
   RoomForDescriptors(const RoomForDescriptors&) = delete;
   RoomForDescriptors& operator=(const RoomForDescriptors&) = delete;
 
  private:
-  void let_go(size_t kept);
+  void release(size_t kept);
 
   const DescriptorLimit& limit_;
   std::vector<int> left_free_ = {};

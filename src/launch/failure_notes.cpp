@@ -37,10 +37,10 @@ FailureNote FailureNotes::of(size_t slot) const {
 }
 
 void FailureNotes::clear() {
-  if (memory_ >= 0 && ::ftruncate(memory_, 0) != 0) let_go();
+  if (memory_ >= 0 && ::ftruncate(memory_, 0) != 0) release();
 }
 
-void FailureNotes::let_go() {
+void FailureNotes::release() {
   if (memory_ >= 0) ::close(memory_);
   memory_ = -1;
 }

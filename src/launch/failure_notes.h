@@ -21,7 +21,7 @@ inline constexpr char kFailureNotesVariable[] = "ACCELERATE_FAILURE_NOTES";
 class FailureNotes {
  public:
   FailureNotes();
-  ~FailureNotes() { let_go(); }
+  ~FailureNotes() { release(); }
   FailureNotes(const FailureNotes&) = delete;
   FailureNotes& operator=(const FailureNotes&) = delete;
 
@@ -32,7 +32,7 @@ class FailureNotes {
   /// Forgets all, for new workers.
   void clear();
   /// For a worker that is a copy of this process: closes what is the launcher's.
-  void let_go();
+  void release();
 
  private:
   int memory_ = -1;

@@ -132,7 +132,7 @@ class FunctionLaunch {
     const size_t index = index_of(worker.rank);
     report_.set_message(index, "");  // of an earlier attempt
     return fork_worker(worker.rank, start, [&] {
-      supervisor_->let_go();
+      supervisor_->release_in_child();
       ::sigprocmask(SIG_SETMASK, &mask_, nullptr);
       set_environment(worker, plan_.removed_variables);
       run_body(body_, worker.rank, index, report_);

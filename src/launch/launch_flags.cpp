@@ -54,7 +54,7 @@ constexpr std::array kLaunchFlags = {
     LaunchFlag{.name = "debug",
                .group = G::general,
                .kind = K::on,
-               .help = "let the processes check that their exchanges fit together",
+               .help = "let the processes check that their collectives match",
                .top_key = true},
     LaunchFlag{"dry_run", G::general, K::on, "print what would be started, with which environment, and start nothing"},
 

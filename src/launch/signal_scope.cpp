@@ -46,10 +46,10 @@ SignalScope::SignalScope() {
 SignalScope::~SignalScope() {
   ::prctl(PR_SET_CHILD_SUBREAPER, reaper_before_);
   while (take()) continue;
-  let_go();
+  release();
 }
 
-void SignalScope::let_go() {
+void SignalScope::release() {
   ::sigaction(SIGCHLD, &child_before_, nullptr);
   ::close(descriptor_);
   descriptor_ = -1;

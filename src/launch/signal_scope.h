@@ -24,7 +24,7 @@ class SignalScope {
   SignalScope& operator=(const SignalScope&) = delete;
 
   /// For a worker that is a copy of this process: all is as it was before. Nothing else may be called then.
-  void let_go();
+  void release();
 
   /// Becomes readable when a signal can be taken.
   int descriptor() const { return descriptor_; }

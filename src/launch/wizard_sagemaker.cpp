@@ -39,7 +39,7 @@ nlohmann::json ask_sagemaker(Interview& interview) {
                    : interview.choice("ec2_instance_type", instance, {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"});
   values["debug"] = false;
   if (type != "NO") {
-    values["debug"] = interview.yes("debug", "Should exchanges be checked while training? Mistakes are found; it is slower.");
+    values["debug"] = interview.yes("debug", "Should collectives be checked while training? Mistakes are found; it is slower.");
     values["num_machines"] = interview.integer("num_machines", "How many machines do you want to use?", 1, 1);
   } else {
     interview.tell(

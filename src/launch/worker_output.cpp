@@ -40,7 +40,7 @@ IgnoredWriteSignals::IgnoredWriteSignals() {
   ::sigaction(SIGXFSZ, &ignored, &size_before_);
 }
 
-void IgnoredWriteSignals::let_go() {
+void IgnoredWriteSignals::release() {
   ::sigaction(SIGPIPE, &pipe_before_, nullptr);
   ::sigaction(SIGXFSZ, &size_before_, nullptr);
 }
@@ -182,10 +182,10 @@ void WorkerOutput::clear_rows() {
   for (auto& console : consoles_) console->clear_rows();
 }
 
-void WorkerOutput::let_go() {
+void WorkerOutput::release() {
   for (auto& rank : ranks_) rank.streams.clear();
   consoles_.clear();
-  ignored_signals_.let_go();
+  ignored_signals_.release();
 }
 
 void WorkerOutput::finish() {

@@ -24,12 +24,12 @@ namespace accelerate {
 class IgnoredWriteSignals {
  public:
   IgnoredWriteSignals();
-  ~IgnoredWriteSignals() { let_go(); }
+  ~IgnoredWriteSignals() { release(); }
   IgnoredWriteSignals(const IgnoredWriteSignals&) = delete;
   IgnoredWriteSignals& operator=(const IgnoredWriteSignals&) = delete;
 
   /// Signals mean again what they did.
-  void let_go();
+  void release();
 
  private:
   struct sigaction pipe_before_ = {};
@@ -77,7 +77,7 @@ class WorkerOutput {
   size_t pending() const;
 
   /// For a worker that is a copy of this process: closes what is the launcher's. Nothing else may be called then.
-  void let_go();
+  void release();
 
  private:
   struct Rank {

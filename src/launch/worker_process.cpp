@@ -48,12 +48,12 @@ void reset_signals() {
 }
 
 void begin_worker(const WorkerStart& start, pid_t launcher) {
-  const auto& [input, streams, keeper, slot] = start;
+  const auto& [input, streams, watchdog, slot] = start;
   ::setpgid(0, 0);
   // A launcher that is killed outright cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(EXIT_FAILURE);  // it died before the line above
-  keeper.hold(slot, ::getpid());
+  watchdog.hold(slot, ::getpid());
   // Done here as well as in the launcher, or the program could read before the launcher has come to it.
   if (input == WorkerInput::terminal) ::tcsetpgrp(STDIN_FILENO, ::getpid());
   if (input == WorkerInput::empty) {

@@ -10,7 +10,7 @@
 
 #include <accelerate/launch/launch_plan.h>
 
-#include "launch/keeper.h"
+#include "launch/watchdog.h"
 
 namespace accelerate {
 
@@ -28,7 +28,7 @@ struct WorkerStart {
   WorkerInput input = WorkerInput::inherited;
   WorkerStreams streams = {};
   /// Hears of the worker's group from the worker itself: the launcher may be killed before it could tell.
-  const Keeper& keeper;
+  const Watchdog& watchdog;
   int slot;
 };
 

@@ -50,8 +50,8 @@ WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_wor
       start_worker_(std::move(start_worker)),
       kind_(kind),
       output_(plan.output),
-      strangers_(list_children(::getpid())),
-      keeper_(static_cast<int>(plan.workers.size())) {}
+      preexisting_children_(list_children(::getpid())),
+      watchdog_(static_cast<int>(plan.workers.size())) {}
 
 LaunchEnd WorkerSupervisor::run() {
   if (kind_ == WorkerKind::program) {
@@ -63,16 +63,16 @@ LaunchEnd WorkerSupervisor::run() {
     if (!end_.failed || !restarts_left_) break;
     say(fmt::format("attempt {} of {}: all ranks are started again.", attempt + 2, plan_.max_restarts + 1));
   }
-  keeper_.dismiss();
+  watchdog_.dismiss();
   finish_output();
   return end_;
 }
 
-void WorkerSupervisor::let_go() {
-  output_.let_go();
-  keeper_.let_go();
-  failure_notes_.let_go();
-  signals_.let_go();
+void WorkerSupervisor::release_in_child() {
+  output_.release();
+  watchdog_.release();
+  failure_notes_.release();
+  signals_.release();
 }
 
 void WorkerSupervisor::run_attempt(int attempt) {
@@ -104,9 +104,9 @@ void WorkerSupervisor::start(int attempt) {
       const int slot = static_cast<int>(workers_.size());
       const std::string notes = failure_notes_.place_of(workers_.size());
       if (plan_.workers.size() > 1 && !notes.empty()) worker.variables[kFailureNotesVariable] = notes;
-      worker.variables[kLaunchMarkVariable] = keeper_.marks();
+      worker.variables[kLaunchMarkVariable] = watchdog_.marks();
       const WorkerStart how{
-          .input = input_of(worker.rank), .streams = output_.open(slot, attempt), .keeper = keeper_, .slot = slot};
+          .input = input_of(worker.rank), .streams = output_.open(slot, attempt), .watchdog = watchdog_, .slot = slot};
       workers_.emplace_back(worker.rank, start_worker_(worker, how));
       output_.started(slot);
     }
@@ -191,7 +191,7 @@ void WorkerSupervisor::look_at(WorkerProcess& worker) {
   const bool gone_before = worker.group_is_gone();
   const bool stopped = worker.poll();
   if (stopped && lends_terminal_) answer_stop();
-  if (worker.group_is_gone() && !gone_before) keeper_.forget(static_cast<int>(slot_of(worker)));
+  if (worker.group_is_gone() && !gone_before) watchdog_.forget(static_cast<int>(slot_of(worker)));
   const bool told_to_end = phase_ == Phase::stopping || phase_ == Phase::killing;
   if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && !told_to_end) note_failure(worker);
 }
@@ -281,7 +281,8 @@ bool WorkerSupervisor::is_orphan(pid_t child) const {
   const auto has = [child, group = ::getpgid(child)](const WorkerProcess& worker) {
     return worker.leads(group) || (worker.pid() == child && !worker.status());
   };
-  return child != keeper_.pid() && !strangers_.contains(child) && std::none_of(workers_.begin(), workers_.end(), has);
+  return child != watchdog_.pid() && !preexisting_children_.contains(child) &&
+         std::none_of(workers_.begin(), workers_.end(), has);
 }
 
 // Only the first child that has ended is seen; when it is not ours to reap, the others wait for the end of the launch.

@@ -9,9 +9,9 @@
 
 #include <accelerate/launch/launch_plan.h>
 #include "launch/failure_notes.h"
-#include "launch/keeper.h"
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
+#include "launch/watchdog.h"
 #include "launch/worker_output.h"
 #include "launch/worker_process.h"
 
@@ -53,7 +53,7 @@ class WorkerSupervisor {
   LaunchEnd run();
 
   /// For a worker that is a copy of this process: closes what is the launcher's, and gives SIGCHLD back its meaning.
-  void let_go();
+  void release_in_child();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -90,9 +90,9 @@ class WorkerSupervisor {
   const StartWorker start_worker_;
   const WorkerKind kind_;
   WorkerOutput output_;
-  SignalScope signals_;              // before the workers, so that the end of none is missed
-  const std::set<pid_t> strangers_;  // children that this process had before
-  Keeper keeper_;
+  SignalScope signals_;                         // before the workers, so that the end of none is missed
+  const std::set<pid_t> preexisting_children_;  // children that this process had before
+  Watchdog watchdog_;
   FailureNotes failure_notes_;
   TerminalLoan terminal_;
   std::vector<WorkerProcess> workers_ = {};

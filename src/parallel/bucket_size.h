@@ -1,7 +1,7 @@
 #pragma once
 
-#include <c10/core/Device.h>
 #include <accelerate/parallel/ddp_options.h>
+#include <c10/core/Device.h>
 
 #include <source_location>
 
@@ -11,17 +11,18 @@ class Communicator;
 
 namespace accelerate::detail {
 
-/// How fast exchanges are: what one takes at the least, in seconds, and what it moves in a second beyond that.
-struct ExchangeSpeed {
+/// How fast all-reduces are: what one takes at the least, in seconds, and what it moves in a second beyond that.
+struct CollectiveSpeed {
   double latency = 0;
   double bytes_per_second = 0;
 };
 
-/// The MiB of a bucket whose exchange is mostly moving bytes, and that others need not wait for long.
-int bucket_mb_for(const ExchangeSpeed& speed);
+/// The MiB of a bucket whose all-reduce is mostly moving bytes, and that others need not wait for long.
+int bucket_mb_for(const CollectiveSpeed& speed);
 
-/// The options with a bucket_cap_mb of at least 1. Where it is 0, all processes measure exchanges on `device`, and the main
+/// The options with a bucket_cap_mb of at least 1. Where it is 0, all processes measure all-reduces on `device`, and the main
 /// process decides for all.
-DdpOptions with_bucket_size(const DdpOptions& options, Communicator& communicator, c10::Device device, std::source_location where);
+DdpOptions with_bucket_size(const DdpOptions& options, Communicator& communicator, c10::Device device,
+                            std::source_location where);
 
 }  // namespace accelerate::detail

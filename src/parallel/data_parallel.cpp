@@ -167,7 +167,7 @@ void DataParallel::rebuild() {
 /// What is done on the host here would not be done again at replays.
 void DataParallel::check_recordable() const {
   if (!StepRecording::current()) return;
-  if (join_ != nullptr) throw NotRecordable("join_uneven_inputs tells other processes of every exchange");
+  if (join_ != nullptr) throw NotRecordable("join_uneven_inputs tells other processes of every collective");
   if (hook_state_) throw NotRecordable("PowerSGD counts steps on the host");
   if (options_.find_unused_parameters && !options_.static_graph)
     throw NotRecordable("find_unused_parameters looks at the host for what was used");
@@ -193,8 +193,8 @@ void DataParallel::before_forward() {
   if (trains && syncs_.gradients) reducer_->prepare_for_forward();
   const Join::Start start{.rebuilds_buckets = trains && reducer_->will_rebuild(),
                           .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
-  const bool exchanges = start.rebuilds_buckets || start.sends_buffers;
-  const int source = join_ != nullptr && exchanges ? join_->tell_forward(number_in_join_, start) : 0;
+  const bool sends = start.rebuilds_buckets || start.sends_buffers;
+  const int source = join_ != nullptr && sends ? join_->tell_forward(number_in_join_, start) : 0;
   // Also where nothing is rebuilt: here a backward pass that did not reach all parameters comes to light.
   if (trains) rebuild_buckets("forward", where_);
   if (start.sends_buffers) broadcast_buffers(source, "forward", where_);
@@ -221,8 +221,8 @@ void DataParallel::explain(const std::string& problem) const {
   std::string list;
   for (const size_t number : unused) list += (list.empty() ? "" : ", ") + (number < names_.size() ? names_[number] : "?");
   throw UsageError(
-      "The last backward pass on process " + std::to_string(communicator_.rank()) + " gave no gradient to " + list +
-      ", so the gradients of the model could not be exchanged. Let all outputs of the model take part in the loss, freeze "
+      "The last backward pass on rank " + std::to_string(communicator_.rank()) + " gave no gradient to " + list +
+      ", so the gradients of the model could not be all-reduced. Let all outputs of the model take part in the loss, freeze "
       "parameters that are not trained (requires_grad_(false)) before prepare, or set .ddp = {.find_unused_parameters = true}.");
 }
 
@@ -306,11 +306,12 @@ bool DataParallel::note_backward() {
 
 void DataParallel::check_backward(std::optional<std::source_location> where) {
   if (!note_backward()) return;
-  throw UsageError(bypassed_model(*module_, where_, where) +
-                   " Its gradients are those of this rank alone, and the ranks would drift apart. Call the prepared model, as in "
-                   "model(inputs): model->forward(inputs) and the module itself bypass it. Several forward passes, or a penalty of "
-                   "the weights, need one backward pass, of the sum of their losses; gradients that are to stay on their rank need "
-                   "no_sync(model).");
+  throw UsageError(
+      bypassed_model(*module_, where_, where) +
+      " Its gradients are those of this rank alone, and the ranks would drift apart. Call the prepared model, as in "
+      "model(inputs): model->forward(inputs) and the module itself bypass it. Several forward passes, or a penalty of "
+      "the weights, need one backward pass, of the sum of their losses; gradients that are to stay on their rank need "
+      "no_sync(model).");
 }
 
 void DataParallel::check_step() {
@@ -324,19 +325,21 @@ void DataParallel::check_step() {
   if (!syncs_.gradients) {
     if (!stepped_alone_ && !expects_local_steps_ && communicator_.rank() == 0) {
       get_logger("accelerate")
-          .warning({.main_process_only = false},
-                   "{} (prepared{}) was stepped inside of no_sync, on {} ranks: each rank trains with its own gradients alone, and "
-                   "checkpoints hold the weights of the main process. End the scope before the last backward pass of a step, or "
-                   "average weights with LocalSGD.",
-                   module_->name(), at_line(where_), communicator_.size());
+          .warning(
+              {.main_process_only = false},
+              "{} (prepared{}) was stepped inside of no_sync, on {} ranks: each rank trains with its own gradients alone, and "
+              "checkpoints hold the weights of the main process. End the scope before the last backward pass of a step, or "
+              "average weights with LocalSGD.",
+              module_->name(), at_line(where_), communicator_.size());
     }
     stepped_alone_ = true;
     if (auto* recording = StepRecording::current()) recording->add({.run = [this] { stepped_alone_ = true; }});
   } else {
-    throw UsageError("An optimizer was to step " + module_->name() + " (prepared" + at_line(where_) +
-                     ") with gradients that were not averaged over the ranks: its last backward passes were made under no_sync, or "
-                     "around the prepared model. Make the last one before a step of the prepared model and outside of no_sync; "
-                     "accumulate(model) does so by itself.");
+    throw UsageError(
+        "An optimizer was to step " + module_->name() + " (prepared" + at_line(where_) +
+        ") with gradients that were not averaged over the ranks: its last backward passes were made under no_sync, or "
+        "around the prepared model. Make the last one before a step of the prepared model and outside of no_sync; "
+        "accumulate(model) does so by itself.");
   }
 }
 
@@ -394,7 +397,7 @@ void DataParallel::broadcast_all(int source, const char* call, std::source_locat
   }
   broadcast_packed(communicator_, parameters, source, call, where);
   if (has_buffers_ && options_.broadcast_buffers) broadcast_buffers(source, call, where);
-  // Whatever each had done last: the next forward pass begins with the same exchange everywhere.
+  // Whatever each had done last: the next forward pass begins with the same collective everywhere.
   syncs_.buffers = true;
   weights_averaged();
 }

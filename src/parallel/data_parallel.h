@@ -25,9 +25,9 @@ namespace accelerate::detail {
 class GradientReducer : public c10d::Reducer {
  public:
   using c10d::Reducer::Reducer;
-  /// The next backward pass exchanges gradients.
+  /// The next backward pass all-reduces gradients.
   bool expects_gradients() const { return expect_autograd_hooks_; }
-  /// The next forward pass rebuilds the buckets, in the order in which gradients came: an exchange.
+  /// The next forward pass rebuilds the buckets, in the order in which gradients came: a collective.
   bool will_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
   /// The order in which gradients came, which buckets are made of, by the numbers of parameters; empty when it is not known yet.
   std::vector<size_t> order() const {
@@ -43,7 +43,7 @@ class GradientReducer : public c10d::Reducer {
     rebuilt_param_indices_.clear();
     for (const size_t number : order) push_rebuilt_params(number);
   }
-  /// The next backward pass shows the static graph. Passes that were not to exchange anything have been counted as such.
+  /// The next backward pass shows the static graph. Passes that were not to be all-reduced have been counted as such.
   void forget_graph() {
     num_bwd_calls_ = 0;
     first_autograd_hook_called_ = false;
@@ -73,11 +73,11 @@ class GradientReducer : public c10d::Reducer {
 std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,
                            std::optional<std::source_location> where);
 
-/// Replicas of one model agree on their gradients: the mean over all processes, exchanged in buckets while the backward pass goes
-/// on. What happens when follows PyTorch's DistributedDataParallel.
+/// Replicas of one model agree on their gradients: the mean over all processes, all-reduced in buckets while the backward pass
+/// goes on. What happens when follows PyTorch's DistributedDataParallel.
 class DataParallel : public std::enable_shared_from_this<DataParallel> {
  public:
-  /// Some parameter of `module` requires a gradient. `where` it was prepared names its exchanges.
+  /// Some parameter of `module` requires a gradient. `where` it was prepared names its collectives.
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                std::source_location where);
 
@@ -88,7 +88,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void after_forward(const std::vector<at::Tensor*>& outputs);
 
   bool expects_gradients() const { return reducer_->expects_gradients(); }
-  /// Whether forward passes are followed by an exchange of gradients and start with one of buffers.
+  /// Whether forward passes are followed by an all-reduce of gradients and start with one of buffers.
   struct Syncs {
     bool gradients = true;
     bool buffers = true;
@@ -120,9 +120,9 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void rebuild();
   /// How often that was.
   int rebuilds() const { return rebuilds_; }
-  /// The next backward pass exchanges gradients, also those of forward passes that were not to.
+  /// The next backward pass all-reduces gradients, also those of forward passes that were not to.
   void expect_gradients();
-  /// Whether exchanges are as they will be: buckets are put in another order once.
+  /// Whether collectives are as they will be: buckets are put in another order once.
   bool is_settled() const { return !reducer_->will_rebuild() && !(syncs_.gradients && reducer_->should_rebuild_buckets()); }
   /// Whatever passes were recorded, none of them has happened (see StepRecording).
   void forget_recorded_pass() { reducer_->forget_pass(); }
@@ -136,7 +136,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// A backward pass has reached the outputs.
   void outputs_reached();
 
-  /// Until `join` is null, it is told of exchanges before they begin, for model `number`.
+  /// Until `join` is null, it is told of collectives before they begin, for model `number`.
   void set_join(Join* join, size_t number);
   bool joined() const { return join_ != nullptr; }
   /// Does what a forward pass of others begins with.

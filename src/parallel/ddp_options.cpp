@@ -26,7 +26,7 @@ void check_power_sgd(const DdpOptions& ddp) {
   }
   if ((options.use_error_feedback || options.warm_start) && options.start_powerSGD_iter < 2) {
     throw UsageError("start_powerSGD_iter is " + std::to_string(options.start_powerSGD_iter) +
-                     ": error feedback and a warm start need at least 2, since buckets change after the first exchange.");
+                     ": error feedback and a warm start need at least 2, since buckets change after the first all-reduce.");
   }
   if (!(options.min_compression_rate >= 0)) {
     throw UsageError("min_compression_rate is " + std::to_string(options.min_compression_rate) + ", which is below 0.");
@@ -42,7 +42,7 @@ void check_power_sgd(const DdpOptions& ddp) {
 void check_ddp_options(const DdpOptions& options) {
   if (options.bucket_cap_mb < 0) {
     throw UsageError("bucket_cap_mb is " + std::to_string(options.bucket_cap_mb) +
-                     ": a bucket holds at least 1 MiB; 0 chooses by how fast exchanges are. The default is 25.");
+                     ": a bucket holds at least 1 MiB; 0 chooses by how fast all-reduces are. The default is 25.");
   }
   if (options.comm_hook < CommHook::no || options.comm_hook > CommHook::batched_power_sgd) {
     throw UsageError("comm_hook is " + in_words(options.comm_hook) +

@@ -15,7 +15,8 @@ namespace accelerate::detail {
 class DataParallel;
 class ModelCore;
 
-/// Processes with different numbers of batches. Who has some tells the others what it is about to exchange, and they do the same.
+/// Processes with different numbers of batches. Who has some tells the others which collective it is about to start, and they
+/// take part in it.
 class Join {
  public:
   Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_location where);
@@ -40,7 +41,7 @@ class Join {
   Notice agree(const Notice& mine, const char* call);
   void follow(const Notice& notice);
 
-  std::vector<std::shared_ptr<ModelCore>> models_;  // those that exchange something
+  std::vector<std::shared_ptr<ModelCore>> models_;  // those that run collectives
   std::shared_ptr<Communicator> communicator_;
   std::source_location where_;
 };

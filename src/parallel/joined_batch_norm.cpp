@@ -117,7 +117,7 @@ struct JoinedNorm : torch::autograd::Function<JoinedNorm> {
       result[0] = ((output_gradient - through_statistics) * spread(weight.defined() ? scale * weight : scale, given))
                       .to(given.scalar_type());
     }
-    // Of this process alone, as those of all other parameters: they are exchanged with them.
+    // Of this process alone, as those of all other parameters: they are all-reduced with them.
     if (weight.defined()) result[1] = sum_with_distance * scale;
     if (context->saved_data.at("has_bias").toBool()) result[2] = sum;
     return result;

@@ -20,8 +20,7 @@ KnownParameters::KnownParameters(const torch::nn::Module& module) {
       if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       known_.push_back({parameter, parameter.dtype(), parameter.device(), parameter.requires_grad()});
       flags_.push_back({torch::autograd::impl::materialize_autograd_meta(parameter), parameter.requires_grad()});
-      if (std::exchange(first, false))
-        types_.push_back({parameter.unsafeGetTensorImpl(), parameter.dtype(), parameter.device()});
+      if (std::exchange(first, false)) types_.push_back({parameter.unsafeGetTensorImpl(), parameter.dtype(), parameter.device()});
     }
   }
 }

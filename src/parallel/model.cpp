@@ -22,11 +22,11 @@
 namespace accelerate::detail {
 namespace {
 
-/// Ranks whose models differ would exchange the wrong tensors without a word, so they compare them first.
+/// Ranks whose models differ would send the wrong tensors without a word, so they compare them first.
 void check_same_model(const ProcessState& state, const torch::nn::Module& module, std::source_location where) {
   std::vector<std::string> mine;
   for (const auto& [name, tensor] : state_dict(module)) mine.push_back(name + " " + describe(tensor));
-  // What is trained is exchanged: that, too, must be the same everywhere.
+  // What is trained is all-reduced: that, too, must be the same everywhere.
   for (const auto& item : module.named_parameters()) {
     if (item.value().defined() && !item.value().requires_grad()) mine.push_back(item.key() + " frozen");
   }
@@ -39,7 +39,7 @@ void check_same_model(const ProcessState& state, const torch::nn::Module& module
   for (size_t i = 0; i < std::max(mine.size(), main.size()) && difference.empty(); ++i) {
     const std::string here = i < mine.size() ? mine[i] : "nothing", there = i < main.size() ? main[i] : "nothing";
     if (here != there)
-      difference = "process " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
+      difference = "rank " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
   }
   // Every process learns of it, so that none goes on alone.
   for (const auto& report : gather_object(state, std::vector<std::string>{difference}, where)) {
@@ -69,7 +69,8 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
     : module_(std::move(module)), state_(state), options_(options), where_(where) {
   if (!module_) throw UsageError("prepare was given an empty module.");
   check_ddp_options(options.ddp);
-  if (!options.evaluation_mode) check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
+  if (!options.evaluation_mode)
+    check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;
@@ -135,7 +136,8 @@ bool ModelCore::lacks_forward() const {
   if (!options_.autocast || data_parallel_ || options_.evaluation_mode || shares_parameters_ || forward_since_step_) return false;
   const auto parameters = module_->parameters();
   // Where gradients are kept over a step, the rest of an earlier pass may be under way: two losses, and a step after the first.
-  return std::none_of(parameters.begin(), parameters.end(), [](const at::Tensor& p) { return p.defined() && p.grad().defined(); });
+  return std::none_of(parameters.begin(), parameters.end(),
+                      [](const at::Tensor& p) { return p.defined() && p.grad().defined(); });
 }
 
 void ModelCore::share_parameters() {

@@ -11,8 +11,8 @@ class Communicator;
 
 namespace accelerate::detail {
 
-/// Fills `tensors` with those of rank `from`, in as few exchanges as their number allows. They are of the same shapes and dtypes
-/// on all ranks, and dense.
+/// Fills `tensors` with those of rank `from`, in as few collectives as their number allows. They are of the same shapes and
+/// dtypes on all ranks, and dense.
 void broadcast_packed(Communicator& communicator, const std::vector<at::Tensor>& tensors, int from, const char* call,
                       std::source_location where);
 

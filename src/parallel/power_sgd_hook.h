@@ -12,7 +12,7 @@ class PowerSgdRound;
 
 /// Sends gradients as products of two thin matrices (PowerSGD). The left factors of a bucket leave while the backward pass goes
 /// on. The right ones need what became of those, and leave when the reducer asks for the first result: then all buckets have been
-/// started, so that all processes make all exchanges in one order.
+/// started, so that all processes make all all-reduces in one order.
 class PowerSgdHook : public c10d::CommHookInterface {
  public:
   /// What is made into one matrix: the gradient of each parameter, or all of a bucket.
@@ -31,7 +31,7 @@ class PowerSgdHook : public c10d::CommHookInterface {
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const std::shared_ptr<PowerSgdState> state_;
   const Matrix matrix_;
-  std::deque<std::unique_ptr<PowerSgdRound>> rounds_;  // null for a plain exchange
+  std::deque<std::unique_ptr<PowerSgdRound>> rounds_;  // null for a plain all-reduce
   bool right_factors_left_ = false;
 };
 

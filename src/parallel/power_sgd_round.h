@@ -7,14 +7,14 @@
 
 namespace accelerate::detail {
 
-/// One exchange of one bucket by PowerSGD, in three parts.
+/// One all-reduce of one bucket by PowerSGD, in three parts.
 class PowerSgdRound {
  public:
   /// Each parameter's gradient is a matrix, or, when `as_one_matrix`, all of the bucket is a square one.
   PowerSgdRound(c10::intrusive_ptr<c10d::ProcessGroup> group, PowerSgdState& state, const c10d::GradBucket& bucket,
                 bool as_one_matrix);
 
-  /// What is not compressed and the left factors are on their way. Returns the exchange that ends last.
+  /// What is not compressed and the left factors are on their way. Returns the all-reduce that ends last.
   c10::intrusive_ptr<c10d::Work> send_left_factors();
   /// They are here, and the right factors on their way.
   void send_right_factors();

@@ -9,20 +9,20 @@
 
 namespace accelerate::detail {
 
-/// What PowerSGD remembers from one exchange to the next.
+/// What PowerSGD remembers from one all-reduce to the next.
 class PowerSgdState {
  public:
   explicit PowerSgdState(const PowerSgdOptions& options) : options_(options), random_(options.random_seed) {}
 
   const PowerSgdOptions& options() const { return options_; }
-  /// The exchanges so far are all plain ones.
+  /// The all-reduces so far are all plain ones.
   bool warming_up() const { return iteration_ < options_.start_powerSGD_iter; }
-  /// An exchange of all buckets has been started.
+  /// An all-reduce of all buckets has been started.
   void count() { ++iteration_; }
-  /// Seeds differ from exchange to exchange, and are those of PyTorch.
+  /// Seeds differ from all-reduce to all-reduce, and are those of PyTorch.
   uint64_t next_seed();
 
-  /// By the number of a bucket: what its last exchange lost, and its right factors, one after the other.
+  /// By the number of a bucket: what its last all-reduce lost, and its right factors, one after the other.
   std::map<size_t, at::Tensor>& errors() { return errors_; }
   std::map<size_t, at::Tensor>& factors() { return factors_; }
 

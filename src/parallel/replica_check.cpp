@@ -107,7 +107,8 @@ std::string replicas_that_differ(const ProcessState& state, const std::vector<st
     if (first == count) continue;
     return "replicas have drifted apart: rank " + std::to_string(rank) + " has other weights than rank 0, the first of them " +
            compared[static_cast<size_t>(first)].name +
-           ". Something has changed them on one rank alone: a step with gradients that were not averaged, weights loaded or reset "
+           ". Something has changed them on one rank alone: a step with gradients that were not averaged, weights loaded or "
+           "reset "
            "by some ranks only, random numbers that are not the same everywhere. Machines of different kinds may also round "
            "differently: save_state(folder, {.check_replicas = false}) saves the weights of rank 0.";
   }

@@ -73,9 +73,9 @@ CopyLane::Buffer CopyLane::take_buffer() {
   return buffer;
 }
 
-void CopyLane::bring(const WeightHome& home, uint64_t offset, uint64_t size, const at::Tensor& to, uint64_t to_offset) {
+void CopyLane::bring(const WeightStore& store, uint64_t offset, uint64_t size, const at::Tensor& to, uint64_t to_offset) {
   Borrowed borrowed(*this);
-  home.read(borrowed.buffer.bytes.mutable_data_ptr<uint8_t>(), size, offset);
+  store.read(borrowed.buffer.bytes.mutable_data_ptr<uint8_t>(), size, offset);
   copy(borrowed.buffer.bytes, 0, to, to_offset, size);
   if (!stream_) return;
   if (!borrowed.buffer.copied) borrowed.buffer.copied = std::make_shared<c10::Event>(device_.type());

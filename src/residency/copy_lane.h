@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-#include "residency/weight_home.h"
+#include "residency/weight_store.h"
 
 namespace accelerate::residency {
 
@@ -39,8 +39,8 @@ class CopyLane {
   at::Tensor allocate(uint64_t bytes) const;
   /// Begins to copy bytes. Those of pinned memory must stay until a `mark` that was made afterwards is reached.
   void copy(const at::Tensor& from, uint64_t from_offset, const at::Tensor& to, uint64_t to_offset, uint64_t size) const;
-  /// Reads a part of a home, at most kPartSize, and begins to copy it. Threads may do so at once.
-  void bring(const WeightHome& home, uint64_t offset, uint64_t size, const at::Tensor& to, uint64_t to_offset);
+  /// Reads a part of a store, at most kPartSize, and begins to copy it. Threads may do so at once.
+  void bring(const WeightStore& store, uint64_t offset, uint64_t size, const at::Tensor& to, uint64_t to_offset);
   /// What is reached when all copies that were begun so far have been made. Null on a CPU, where they have been.
   std::shared_ptr<const c10::Event> mark() const;
   /// Copies that begin from here on come after what `stream` was given so far.

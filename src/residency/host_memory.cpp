@@ -71,9 +71,9 @@ class Mapping {
   bool locked_ = false;
 };
 
-class HomeInMemory final : public WeightHome {
+class HomeInMemory final : public WeightStore {
  public:
-  explicit HomeInMemory(at::Tensor bytes) : WeightHome(bytes.nbytes()), bytes_(std::move(bytes)), pinned_(bytes_.is_pinned()) {}
+  explicit HomeInMemory(at::Tensor bytes) : WeightStore(bytes.nbytes()), bytes_(std::move(bytes)), pinned_(bytes_.is_pinned()) {}
 
   std::string where() const override { return "host memory"; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
@@ -90,7 +90,7 @@ class HomeInMemory final : public WeightHome {
 
 }  // namespace
 
-std::shared_ptr<WeightHome> home_in_memory(at::Tensor bytes) { return std::make_shared<HomeInMemory>(std::move(bytes)); }
+std::shared_ptr<WeightStore> store_in_memory(at::Tensor bytes) { return std::make_shared<HomeInMemory>(std::move(bytes)); }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
   const int64_t size = static_cast<int64_t>(tensor.nbytes());

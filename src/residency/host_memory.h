@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <memory>
 
-#include "residency/weight_home.h"
+#include "residency/weight_store.h"
 
 namespace accelerate::residency {
 
 /// A weight that waits in host memory, of which `bytes` is all. Changes are made there.
-std::shared_ptr<WeightHome> home_in_memory(at::Tensor bytes);
+std::shared_ptr<WeightStore> store_in_memory(at::Tensor bytes);
 
 /// All bytes of a tensor that fills its storage in order, on the same storage.
 at::Tensor bytes_of(const at::Tensor& tensor);

@@ -14,7 +14,7 @@
 namespace accelerate::residency {
 namespace {
 
-/// What a storage without bytes has for an allocator: it is never exchanged, and leads back to the log.
+/// What a storage without bytes has for an allocator: it is never replaced, and leads back to the log.
 class LogRecord final : public c10::Allocator {
  public:
   explicit LogRecord(std::shared_ptr<InitLog> owner) : log(std::move(owner)) {}

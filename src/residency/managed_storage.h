@@ -13,7 +13,7 @@ namespace accelerate::residency {
 
 class Pager;
 
-/// What is attached to a storage: whose it is. A storage's allocator is never exchanged while its bytes are, so that threads can
+/// What is attached to a storage: whose it is. A storage's allocator is never replaced while its bytes are, so that threads can
 /// look this up at any time.
 class StorageRecord final : public c10::Allocator {
  public:

@@ -39,13 +39,13 @@ Pager::Pager(const PagerOptions& options)
       slots_([this](uint64_t bytes,
                     at::Tensor scrap) { return lane_ ? lane_->allocate(bytes) : host_slot(bytes, std::move(scrap)); },
              options.budget),
-      carriers_(options.threads) {
-  if (carriers_.count() == options.threads) return;
+      io_threads_(options.threads) {
+  if (io_threads_.count() == options.threads) return;
   get_logger("accelerate")
       .warning(
           "{} of {} threads that prefetch offloaded weights could be started: passes will be slower. Raise the limit on "
           "threads (ulimit -u, or pids.max of the control group).",
-          carriers_.count(), options.threads);
+          io_threads_.count(), options.threads);
 }
 
 Pager::~Pager() {
@@ -64,82 +64,82 @@ void Pager::add_unit(std::vector<NewWeight> weights) {
     const auto record = std::make_shared<StorageRecord>(shared_from_this(), number, static_cast<int>(unit.weights.size()));
     manage(*weight.storage, record, options_.device, weight.name);
     unit.weights.push_back(
-        {std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.home), unit.bytes});
-    unit.bytes += room_for(unit.weights.back().home->size(), options_.device);
+        {std::move(weight.name), c10::weak_intrusive_ptr<c10::StorageImpl>(weight.storage), std::move(weight.store), unit.bytes});
+    unit.bytes += room_for(unit.weights.back().store->size(), options_.device);
   }
   largest_ = std::max(largest_, unit.bytes);
 }
 
-void Pager::check_writes(std::span<const Touch> touches) const {
-  for (const Touch& touch : touches) {
-    const Weight& weight = units_[static_cast<size_t>(touch.unit)].weights[static_cast<size_t>(touch.weight)];
-    if (!touch.writes || weight.home->writable()) continue;
-    throw UsageError("The weight " + weight.name + " cannot be changed in place: it is read from " + weight.home->where() +
+void Pager::check_writes(std::span<const WeightAccess> accesses) const {
+  for (const WeightAccess& access : accesses) {
+    const Weight& weight = units_[static_cast<size_t>(access.unit)].weights[static_cast<size_t>(access.weight)];
+    if (!access.writes || weight.store->writable()) continue;
+    throw UsageError("The weight " + weight.name + " cannot be changed in place: it is read from " + weight.store->where() +
                      ", which stays as it is. Dispatch it to a device to change it.");
   }
 }
 
-void Pager::pin(std::span<const Touch> touches) {
+void Pager::pin(std::span<const WeightAccess> accesses) {
   std::unique_lock lock(mutex_);
-  check_writes(touches);
+  check_writes(accesses);
   bool another = false;
-  for (const Touch& touch : touches) {
-    Unit& unit = units_[static_cast<size_t>(touch.unit)];
+  for (const WeightAccess& access : accesses) {
+    Unit& unit = units_[static_cast<size_t>(access.unit)];
     ++unit.pins;
     unit.last_use = ++uses_;
-    another |= order_.used(touch.unit);
+    another |= order_.used(access.unit);
   }
   try {
     if (another) look_ahead();
-    for (const Touch& touch : touches) require(units_[static_cast<size_t>(touch.unit)], lock);
+    for (const WeightAccess& access : accesses) require(units_[static_cast<size_t>(access.unit)], lock);
     if (another) begin_expected();
-    for (const Touch& touch : touches) {
-      Unit& unit = units_[static_cast<size_t>(touch.unit)];
+    for (const WeightAccess& access : accesses) {
+      Unit& unit = units_[static_cast<size_t>(access.unit)];
       await(unit, lock);
       if (lane_) admit_stream(unit);
     }
   } catch (...) {
-    for (const Touch& touch : touches) --units_[static_cast<size_t>(touch.unit)].pins;
+    for (const WeightAccess& access : accesses) --units_[static_cast<size_t>(access.unit)].pins;
     throw;
   }
 }
 
-void Pager::unpin(std::span<const Touch> touches, bool succeeded) {
+void Pager::unpin(std::span<const WeightAccess> accesses, bool succeeded) {
   std::unique_lock lock(mutex_);
   std::exception_ptr failure;
-  for (const Touch& touch : touches) {
-    if (!touch.writes || !succeeded) continue;
-    const Unit& unit = units_[static_cast<size_t>(touch.unit)];
-    const Weight& weight = unit.weights[static_cast<size_t>(touch.weight)];
+  for (const WeightAccess& access : accesses) {
+    if (!access.writes || !succeeded) continue;
+    const Unit& unit = units_[static_cast<size_t>(access.unit)];
+    const Weight& weight = unit.weights[static_cast<size_t>(access.weight)];
     lock.unlock();  // the unit is pinned
     try {
-      bring_home(unit, weight);
+      write_back(unit, weight);
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
   }
-  for (const Touch& touch : touches) {
-    Unit& unit = units_[static_cast<size_t>(touch.unit)];
+  for (const WeightAccess& access : accesses) {
+    Unit& unit = units_[static_cast<size_t>(access.unit)];
     --unit.pins;
-    // Half of a change is none: the next use sees what is at home.
-    if (touch.writes && (!succeeded || failure) && droppable(unit)) drop(unit);
+    // Half of a change is none: the next use sees what the store has.
+    if (access.writes && (!succeeded || failure) && evictable(unit)) evict(unit);
   }
   if (failure) std::rethrow_exception(failure);
 }
 
-void Pager::bring_home(const Unit& unit, const Weight& weight) const {
-  if (!lane_) return weight.home->write(unit.slot.const_data_ptr<uint8_t>() + weight.offset);
+void Pager::write_back(const Unit& unit, const Weight& weight) const {
+  if (!lane_) return weight.store->write(unit.slot.const_data_ptr<uint8_t>() + weight.offset);
   const at::AutoDispatchBelowADInplaceOrView bytes_alone;
-  const auto size = static_cast<int64_t>(weight.home->size());
+  const auto size = static_cast<int64_t>(weight.store->size());
   const at::Tensor bytes = unit.slot.narrow(0, static_cast<int64_t>(weight.offset), size).to(at::kCPU);
-  weight.home->write(bytes.const_data_ptr<uint8_t>());
+  weight.store->write(bytes.const_data_ptr<uint8_t>());
 }
 
 void Pager::drop_all() {
   const std::lock_guard lock(mutex_);
   for (auto& unit : units_) {
-    if (droppable(unit)) drop(unit);
+    if (evictable(unit)) evict(unit);
   }
   slots_.free_unused();
 }
@@ -166,7 +166,7 @@ bool Pager::make_room(uint64_t bytes, size_t distance) {
   std::vector<Candidate> candidates;
   for (size_t i = 0; i < units_.size(); ++i) {
     const size_t expected = i < distances_.size() ? distances_[i] : kNotExpected;
-    if (expected >= distance && droppable(units_[i])) candidates.push_back({expected, &units_[i]});
+    if (expected >= distance && evictable(units_[i])) candidates.push_back({expected, &units_[i]});
   }
   std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     return a.distance != b.distance ? a.distance > b.distance : a.unit->last_use < b.unit->last_use;
@@ -177,7 +177,7 @@ bool Pager::make_room(uint64_t bytes, size_t distance) {
     missing -= std::min(missing, static_cast<uint64_t>(candidates[count++].unit->slot.nbytes()));
   }
   if (missing > 0) return false;
-  for (size_t i = 0; i < count; ++i) drop(*candidates[i].unit);
+  for (size_t i = 0; i < count; ++i) evict(*candidates[i].unit);
   return true;
 }
 
@@ -185,21 +185,21 @@ void Pager::begin_load(Unit& unit, bool urgent) {
   unit.slot = slots_.take(unit.bytes);
   try {
     std::vector<Transfer::Load> loads;
-    for (const auto& weight : unit.weights) loads.push_back({weight.home, unit.slot, weight.offset, /*repeatedly=*/true});
+    for (const auto& weight : unit.weights) loads.push_back({weight.store, unit.slot, weight.offset, /*repeatedly=*/true});
     unit.transfer = std::make_shared<Transfer>(std::move(loads), lane_.get());
   } catch (...) {
     slots_.give_back(std::exchange(unit.slot, {}));
     throw;
   }
   unit.prefetched = !urgent;
-  carriers_.carry(unit.transfer, urgent);
+  io_threads_.submit(unit.transfer, urgent);
   ++counts_.loads;
   counts_.demanded += urgent;
   counts_.bytes += unit.bytes;
 }
 
 void Pager::begin_expected() {
-  if (carriers_.count() == 0) return;  // nobody would read it before it is needed
+  if (io_threads_.count() == 0) return;  // nobody would read it before it is needed
   // What comes earlier than needed takes the room of what need not go: enough to keep the disk busy, and no more.
   const uint64_t most = std::max(2 * largest_, std::min(options_.budget / 4, kMostAhead));
   uint64_t ahead = 0;
@@ -221,7 +221,7 @@ void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
         std::find_if(units_.begin(), units_.end(), [](const Unit& each) { return each.pins == 0 && under_way(each); });
     if (other == units_.end()) {
       for (auto& each : units_) {
-        if (droppable(each)) drop(each);
+        if (evictable(each)) evict(each);
       }
       return begin_load(unit, true);
     }
@@ -275,7 +275,7 @@ void Pager::await_streams(Unit& unit) {
   unit.streams.clear();
 }
 
-void Pager::drop(Unit& unit) {
+void Pager::evict(Unit& unit) {
   await_streams(unit);
   for (auto& weight : unit.weights) {
     const auto storage = weight.storage.lock();

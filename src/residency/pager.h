@@ -15,7 +15,7 @@
 #include "residency/slots.h"
 #include "residency/transfer.h"
 #include "residency/use_order.h"
-#include "residency/weight_home.h"
+#include "residency/weight_store.h"
 
 namespace accelerate::residency {
 
@@ -38,7 +38,7 @@ struct PagerCounts {
   uint64_t bytes = 0, peak = 0;
 };
 
-/// Brings weights when operators need them, and drops them when the room is needed.
+/// Pages weights in when operators need them, and evicts them when the room is needed.
 ///
 /// Correct by demand: whatever is used is brought. Fast by prediction: the order of uses is learned, and what is expected next is
 /// brought ahead, in the place of what is expected last. All decisions follow the order of uses alone.
@@ -49,7 +49,7 @@ struct PagerCounts {
 class Pager : public std::enable_shared_from_this<Pager> {
  public:
   /// A storage of which an operator uses the bytes.
-  struct Touch {
+  struct WeightAccess {
     int unit, weight;
     bool writes;
   };
@@ -62,17 +62,17 @@ class Pager : public std::enable_shared_from_this<Pager> {
   struct NewWeight {
     std::string name;
     c10::intrusive_ptr<c10::StorageImpl> storage;
-    std::shared_ptr<WeightHome> home;
+    std::shared_ptr<WeightStore> store;
   };
-  /// Takes charge of storages that come and go together. Their bytes are dropped: `home` has them.
+  /// Takes charge of storages that come and go together. Their bytes are released: `store` has them.
   void add_unit(std::vector<NewWeight> weights);
 
-  /// Brings the units, waiting as long as it takes, and pins them. CheckpointError when a home cannot be read, UsageError when
+  /// Brings the units, waiting as long as it takes, and pins them. CheckpointError when a store cannot be read, UsageError when
   /// one that is to be written takes no changes; then nothing is pinned.
-  void pin(std::span<const Touch> touches);
-  /// After `pin`. Changes are brought home when the operator has succeeded, and dropped otherwise. CheckpointError when a home
+  void pin(std::span<const WeightAccess> accesses);
+  /// After `pin`. Changes are written back when the operator has succeeded, and discarded otherwise. CheckpointError when a store
   /// cannot be written.
-  void unpin(std::span<const Touch> touches, bool succeeded);
+  void unpin(std::span<const WeightAccess> accesses, bool succeeded);
 
   /// Drops everything that is not pinned.
   void drop_all();
@@ -82,7 +82,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
   struct Weight {
     std::string name;
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    std::shared_ptr<WeightHome> home;
+    std::shared_ptr<WeightStore> store;
     uint64_t offset;  // in the slot
   };
   struct Unit {
@@ -99,9 +99,9 @@ class Pager : public std::enable_shared_from_this<Pager> {
   };
 
   static bool under_way(const Unit& unit) { return unit.transfer && !unit.transfer->ended(); }
-  static bool droppable(const Unit& unit) { return unit.slot.defined() && unit.pins == 0 && !under_way(unit); }
+  static bool evictable(const Unit& unit) { return unit.slot.defined() && unit.pins == 0 && !under_way(unit); }
 
-  void check_writes(std::span<const Touch> touches) const;
+  void check_writes(std::span<const WeightAccess> accesses) const;
   /// Learns what is expected after the uses so far.
   void look_ahead();
   /// Makes room for `bytes` by dropping units that are expected later than at `distance`. Drops nothing when that is not enough.
@@ -117,8 +117,8 @@ class Pager : public std::enable_shared_from_this<Pager> {
   void admit_stream(Unit& unit);
   /// Before its slot is filled with something else.
   void await_streams(Unit& unit);
-  void bring_home(const Unit& unit, const Weight& weight) const;
-  void drop(Unit& unit);
+  void write_back(const Unit& unit, const Weight& weight) const;
+  void evict(Unit& unit);
 
   PagerOptions options_;
   std::unique_ptr<CopyLane> lane_;  // none to host memory
@@ -130,7 +130,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
   std::vector<size_t> distances_;  // of each unit in expected_
   uint64_t uses_ = 0, largest_ = 0;
   PagerCounts counts_;
-  Carriers carriers_;  // the last: they fill slots
+  IoThreadPool io_threads_;  // the last: they fill slots
 };
 
 }  // namespace accelerate::residency

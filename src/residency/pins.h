@@ -23,13 +23,13 @@ class Pins {
   bool empty() const { return groups_.empty(); }
   /// Brings all of them. At once: one that is brought alone might be dropped for the next.
   void pin();
-  /// Lets go of them; changes are brought home.
+  /// Unpins them; changes are written back.
   void finish();
 
  private:
   struct Group {
     std::shared_ptr<Pager> pager;
-    std::vector<Pager::Touch> touches;
+    std::vector<Pager::WeightAccess> accesses;
   };
 
   std::vector<Group> groups_;

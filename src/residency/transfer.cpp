@@ -10,28 +10,28 @@ namespace accelerate::residency {
 Transfer::Transfer(std::vector<Load> loads, CopyLane* lane) : loads_(std::move(loads)), lane_(lane) {
   for (size_t i = 0; i < loads_.size(); ++i) {
     const Load& load = loads_[i];
-    if (const at::Tensor* bytes = lane_ ? load.home->fetchable() : nullptr) {
-      lane_->copy(*bytes, 0, load.to, load.offset, load.home->size());
+    if (const at::Tensor* bytes = lane_ ? load.store->fetchable() : nullptr) {
+      lane_->copy(*bytes, 0, load.to, load.offset, load.store->size());
       continue;
     }
-    for (uint64_t offset = 0; offset < load.home->size(); offset += kPartSize) {
-      parts_.push_back({i, offset, std::min(kPartSize, load.home->size() - offset)});
+    for (uint64_t offset = 0; offset < load.store->size(); offset += kPartSize) {
+      parts_.push_back({i, offset, std::min(kPartSize, load.store->size() - offset)});
     }
   }
   left_ = parts_.size();
   if (lane_ && parts_.empty()) arrival_ = lane_->mark();
 }
 
-void Transfer::carry(const Part& part) {
+void Transfer::submit(const Part& part) {
   const Load& load = loads_[part.load];
   if (lane_) {
-    lane_->bring(*load.home, part.offset, part.size, load.to, load.offset + part.offset);
+    lane_->bring(*load.store, part.offset, part.size, load.to, load.offset + part.offset);
   } else {
     uint8_t* const to = load.to.mutable_data_ptr<uint8_t>() + load.offset + part.offset;
     if (load.repeatedly) {
-      load.home->read_repeatedly(to, part.size, part.offset);
+      load.store->read_repeatedly(to, part.size, part.offset);
     } else {
-      load.home->read(to, part.size, part.offset);
+      load.store->read(to, part.size, part.offset);
     }
   }
 }
@@ -41,7 +41,7 @@ bool Transfer::carry_one() {
   if (mine >= parts_.size()) return false;
   std::exception_ptr failure;
   try {
-    carry(parts_[mine]);
+    submit(parts_[mine]);
   } catch (...) {
     failure = std::current_exception();
   }
@@ -70,9 +70,10 @@ void Transfer::finish() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-Carriers::Carriers(int threads) : threads_(start_threads(static_cast<size_t>(std::max(threads, 0)), [this] { work(); })) {}
+IoThreadPool::IoThreadPool(int threads)
+    : threads_(start_threads(static_cast<size_t>(std::max(threads, 0)), [this] { work(); })) {}
 
-Carriers::~Carriers() {
+IoThreadPool::~IoThreadPool() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
@@ -80,7 +81,7 @@ Carriers::~Carriers() {
   changed_.notify_all();
 }
 
-void Carriers::carry(std::shared_ptr<Transfer> transfer, bool urgent) {
+void IoThreadPool::submit(std::shared_ptr<Transfer> transfer, bool urgent) {
   {
     const std::lock_guard lock(mutex_);
     queue_.insert(urgent ? queue_.begin() : queue_.end(), std::move(transfer));
@@ -88,7 +89,7 @@ void Carriers::carry(std::shared_ptr<Transfer> transfer, bool urgent) {
   changed_.notify_all();
 }
 
-void Carriers::work() {
+void IoThreadPool::work() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return ending_ || !queue_.empty(); });

@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "residency/copy_lane.h"
-#include "residency/weight_home.h"
+#include "residency/weight_store.h"
 
 namespace accelerate::residency {
 
-/// Weights on their way from their homes into memory. Any number of threads carry parts of it.
+/// Weights on their way from their stores into memory. Any number of threads carry parts of it.
 class Transfer {
  public:
   struct Load {
-    std::shared_ptr<const WeightHome> home;
+    std::shared_ptr<const WeightStore> store;
     /// Bytes in memory, of which those from `offset` on are filled.
     at::Tensor to;
     uint64_t offset = 0;
@@ -45,7 +45,7 @@ class Transfer {
     uint64_t offset, size;
   };
 
-  void carry(const Part& part);
+  void submit(const Part& part);
   void end_part(std::exception_ptr failure);
 
   std::vector<Load> loads_;
@@ -60,16 +60,16 @@ class Transfer {
 
 /// Threads that carry transfers, in the order in which they were asked for. Fewer than wanted, where the system refuses more: who
 /// waits for a transfer carries it too.
-class Carriers {
+class IoThreadPool {
  public:
-  explicit Carriers(int threads);
+  explicit IoThreadPool(int threads);
   /// Waits for parts that are under way.
-  ~Carriers();
-  Carriers(const Carriers&) = delete;
-  Carriers& operator=(const Carriers&) = delete;
+  ~IoThreadPool();
+  IoThreadPool(const IoThreadPool&) = delete;
+  IoThreadPool& operator=(const IoThreadPool&) = delete;
 
   /// An urgent one comes before all others.
-  void carry(std::shared_ptr<Transfer> transfer, bool urgent);
+  void submit(std::shared_ptr<Transfer> transfer, bool urgent);
   int count() const { return static_cast<int>(threads_.size()); }
 
  private:

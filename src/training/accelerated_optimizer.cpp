@@ -43,8 +43,8 @@ struct AcceleratedOptimizer::Core {
     settle();
     const auto found_inf = scaler->begin_step(*optimizer, /*are_unchanged=*/by.has_value());
     // On a CPU there is nothing to wait for, and what several devices have found has to come together first.
-    if (found_inf.size() == 1 && !found_inf.front().is_cpu()) take_back = kernel->take_unless({found_inf.front(), by});
-    if (take_back) {
+    if (found_inf.size() == 1 && !found_inf.front().is_cpu()) rollback = kernel->step_unless_inf({found_inf.front(), by});
+    if (rollback) {
       verdict.ask(found_inf.front());
       verdict.expect();
     } else {
@@ -85,7 +85,7 @@ struct AcceleratedOptimizer::Core {
     recording.decided_on_device();
     recording.add({.run =
                        [self, recorded] {
-                         self->take_back = recorded->take_back;
+                         self->rollback = recorded->rollback;
                          self->verdict.expect();
                        },
                    .asks_for_result = true});
@@ -173,10 +173,10 @@ struct AcceleratedOptimizer::Core {
 
   /// Brings up to date what the host knows: whether the last step was skipped, and what it has counted.
   void settle() {
-    if (!take_back) return;
+    if (!rollback) return;
     skipped = verdict.skipped();
-    if (skipped) take_back();
-    take_back = nullptr;
+    if (skipped) rollback();
+    rollback = nullptr;
   }
 
   /// Groups may have been added.
@@ -194,19 +194,19 @@ struct AcceleratedOptimizer::Core {
   }
 
   /// The gradients of `parameters`, if those are all that a step uses and of one kind.
-  std::optional<detail::AlikeTensors> own_gradients(const std::vector<at::Tensor>& parameters) const {
+  std::optional<detail::TensorGroup> own_gradients(const std::vector<at::Tensor>& parameters) const {
     std::unordered_set<const void*> theirs;
     for (const auto& parameter : parameters) {
       if (parameter.grad().defined()) theirs.insert(parameter.unsafeGetTensorImpl());
     }
-    std::vector<detail::AlikeTensors> kinds;
+    std::vector<detail::TensorGroup> kinds;
     for (const auto& group : optimizer->param_groups()) {
       for (const auto& parameter : group.params()) {
         const auto& gradient = parameter.grad();
         if (!gradient.defined()) continue;
         if (theirs.erase(parameter.unsafeGetTensorImpl()) == 0 || gradient.scalar_type() != at::kFloat || gradient.is_sparse())
           return {};
-        detail::add_to_alike(kinds, gradient);
+        detail::add_to_groups(kinds, gradient);
       }
     }
     return theirs.empty() && kinds.size() == 1 ? std::optional(std::move(kinds.front())) : std::nullopt;
@@ -251,7 +251,7 @@ struct AcceleratedOptimizer::Core {
   std::optional<Pending> pending;
   // Of a step that the device decided about and nobody has asked for since.
   detail::StepVerdict verdict;
-  std::function<void()> take_back;
+  std::function<void()> rollback;
 };
 
 AcceleratedOptimizer::AcceleratedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<GradientState> gradient_state,

@@ -19,13 +19,13 @@
 namespace accelerate {
 namespace {
 
-std::vector<detail::AlikeTensors> gradients_by_kind(const std::vector<at::Tensor>& parameters) {
-  std::vector<detail::AlikeTensors> kinds;
+std::vector<detail::TensorGroup> gradients_by_kind(const std::vector<at::Tensor>& parameters) {
+  std::vector<detail::TensorGroup> kinds;
   // LibTorch lists a weight that two modules share twice.
   std::unordered_set<const void*> seen;
   for (const auto& parameter : parameters) {
     const auto& gradient = parameter.grad();
-    if (gradient.defined() && seen.insert(gradient.unsafeGetTensorImpl()).second) detail::add_to_alike(kinds, gradient);
+    if (gradient.defined() && seen.insert(gradient.unsafeGetTensorImpl()).second) detail::add_to_groups(kinds, gradient);
   }
   return kinds;
 }
@@ -34,7 +34,7 @@ std::vector<detail::AlikeTensors> gradients_by_kind(const std::vector<at::Tensor
 
 namespace detail {
 
-at::Tensor total_norm_of(const std::vector<AlikeTensors>& kinds, double norm_type) {
+at::Tensor total_norm_of(const std::vector<TensorGroup>& kinds, double norm_type) {
   if (kinds.empty()) return at::zeros({});
   std::vector<at::Tensor> norms;
   for (const auto& kind : kinds) {

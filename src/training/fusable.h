@@ -28,7 +28,7 @@ inline bool has_strides_of(const at::Tensor& tensor, const at::Tensor& other) {
 
 /// Whether element i of both lies at the same distance from the start of their memory, and as it is: not to be negated when
 /// read. On CPU the kernels do not check it.
-inline bool lies_like(const at::Tensor& tensor, const at::Tensor& parameter) {
+inline bool same_layout(const at::Tensor& tensor, const at::Tensor& parameter) {
   return tensor.layout() == at::kStrided && tensor.scalar_type() == parameter.scalar_type() &&
          tensor.device() == parameter.device() && tensor.sizes() == parameter.sizes() && has_strides_of(tensor, parameter) &&
          !tensor.is_neg();

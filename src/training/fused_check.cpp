@@ -74,8 +74,8 @@ class KernelTrial {
     step->take(scalar(kTrialDivisor));
     own.step();
     give_gradients(kTrialDivisor);
-    if (const auto take_back = step->take_unless({.found_inf = scalar(1), .divisor = scalar(kTrialDivisor)})) take_back();
-    if (!step->take_unless({.found_inf = scalar(0), .divisor = scalar(kTrialDivisor)})) step->take(scalar(kTrialDivisor));
+    if (const auto rollback = step->step_unless_inf({.found_inf = scalar(1), .divisor = scalar(kTrialDivisor)})) rollback();
+    if (!step->step_unless_inf({.found_inf = scalar(0), .divisor = scalar(kTrialDivisor)})) step->take(scalar(kTrialDivisor));
     own.step();
     const auto off = (joined(weights_) - expected_).abs() / expected_.abs().clamp_min(1);
     // Also when it is not a number.

@@ -18,12 +18,12 @@
 #include <typeinfo>
 #include <utility>
 
-#include "training/alike_tensors.h"
 #include "training/fusable.h"
 #include "training/fused_call.h"
 #include "training/fused_check.h"
 #include "training/serial_scope.h"
 #include "training/step_recording.h"
+#include "training/tensor_group.h"
 
 namespace accelerate::detail {
 namespace {
@@ -76,7 +76,7 @@ class FusedStep : public OptimizerStep {
     for (size_t i = 0; i < used_; ++i) derived().count(calls_[i]);
   }
 
-  std::function<void()> take_unless(const StepConditions& conditions) override {
+  std::function<void()> step_unless_inf(const StepConditions& conditions) override {
     const at::NoGradGuard no_grad;
     const Cleaner cleaner{*this};
     if (!sort()) return {};
@@ -117,7 +117,7 @@ class FusedStep : public OptimizerStep {
                   for (auto& call : *calls) derived().begin(call);
                   for (auto& call : *calls) derived().count(call);
                 },
-            .take_back = [this, parameters = parameters_of(calls->begin(), calls->end())] { derived().uncount(parameters); }};
+            .rollback = [this, parameters = parameters_of(calls->begin(), calls->end())] { derived().uncount(parameters); }};
   }
 
   at::Tensor take(const std::function<at::Tensor()>& closure) override {
@@ -169,7 +169,7 @@ class FusedStep : public OptimizerStep {
       for (const auto& parameter : group.params()) {
         const auto& gradient = parameter.grad();
         if (!gradient.defined()) continue;
-        const bool added = is_stepped_rightly(parameter) && lies_like(gradient, parameter) && derived().add(group, parameter);
+        const bool added = is_stepped_rightly(parameter) && same_layout(gradient, parameter) && derived().add(group, parameter);
         refused = refused || !added;
       }
     }
@@ -274,8 +274,7 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
  public:
   using Call = AdamCall<Options, State>;
   using FusedStep<FusedAdam, Call>::FusedStep;
-  static constexpr auto kKernel =
-      std::is_same_v<Options, torch::optim::AdamWOptions> ? FusedKernel::adamw : FusedKernel::adam;
+  static constexpr auto kKernel = std::is_same_v<Options, torch::optim::AdamWOptions> ? FusedKernel::adamw : FusedKernel::adam;
 
   bool add(const OptimizerParamGroup& group, const at::Tensor& parameter) {
     const bool amsgrad = options_of(group).amsgrad();
@@ -363,7 +362,7 @@ class FusedAdam : public FusedStep<FusedAdam<Options, State>, AdamCall<Options, 
  private:
   static const Options& options_of(const OptimizerParamGroup& group) { return static_cast<const Options&>(group.options()); }
   static bool fits(const at::Tensor& tensor, const at::Tensor& parameter) {
-    return tensor.defined() && lies_like(tensor, parameter);
+    return tensor.defined() && same_layout(tensor, parameter);
   }
 
   State& state_of(const at::Tensor& parameter, bool amsgrad) {
@@ -403,7 +402,7 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
     at::Tensor buffer = buffer_of(parameter);
     const bool first = !buffer.defined();
     if (first) buffer = at::empty_like(parameter);
-    if (!lies_like(buffer, parameter)) return false;
+    if (!same_layout(buffer, parameter)) return false;
     SgdCall& call = call_for(group, parameter, [&](const SgdCall& candidate) { return candidate.begins == first; });
     call.begins = first;
     call.add(parameter);
@@ -479,11 +478,11 @@ class FusedSgd : public FusedStep<FusedSgd, SgdCall> {
 
 void divide_gradients(Optimizer& optimizer, const at::Tensor& divisor) {
   const at::NoGradGuard no_grad;
-  std::vector<AlikeTensors> kinds;
+  std::vector<TensorGroup> kinds;
   for (const auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       const auto& gradient = parameter.grad();
-      if (gradient.defined()) add_to_alike(kinds, gradient.is_sparse() ? gradient._values() : gradient);
+      if (gradient.defined()) add_to_groups(kinds, gradient.is_sparse() ? gradient._values() : gradient);
     }
   }
   for (const auto& kind : kinds) at::_foreach_div_(kind.tensors, divisor.to(kind.device));

@@ -19,7 +19,7 @@ struct RecordedStep {
   /// Tells the device the rates and counts of the step that comes next, and counts it.
   std::function<void()> begin;
   /// It has turned out to be skipped: the count goes back.
-  std::function<void()> take_back;
+  std::function<void()> rollback;
 };
 
 /// What the device looks up when it takes a step.
@@ -41,7 +41,7 @@ class OptimizerStep {
   virtual at::Tensor take(const std::function<at::Tensor()>& closure) = 0;
   /// Takes a step that the device may skip. Returns how its count is taken back, or nothing, without a step, where that cannot be
   /// left to the device.
-  virtual std::function<void()> take_unless(const StepConditions& /*conditions*/) { return {}; }
+  virtual std::function<void()> step_unless_inf(const StepConditions& /*conditions*/) { return {}; }
   /// Records a step. NotRecordable where its kernels are told what changes from step to step by the host.
   virtual RecordedStep record(const StepConditions& conditions) = 0;
 };

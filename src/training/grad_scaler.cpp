@@ -9,14 +9,14 @@
 
 #include <algorithm>
 
-#include "training/alike_tensors.h"
 #include "training/step_recording.h"
+#include "training/tensor_group.h"
 
 namespace accelerate {
 namespace {
 
-std::vector<detail::AlikeTensors> scaled_gradients_of(torch::optim::Optimizer& optimizer) {
-  std::vector<detail::AlikeTensors> kinds;
+std::vector<detail::TensorGroup> scaled_gradients_of(torch::optim::Optimizer& optimizer) {
+  std::vector<detail::TensorGroup> kinds;
   for (auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -26,14 +26,14 @@ std::vector<detail::AlikeTensors> scaled_gradients_of(torch::optim::Optimizer& o
             "GradScaler: a parameter has gradients of float16, which cannot be unscaled without loss. Keep weights in "
             "float32 and let mixed_precision fp16 cast them.");
       }
-      detail::add_to_alike(kinds, gradient);
+      detail::add_to_groups(kinds, gradient);
     }
   }
   return kinds;
 }
 
 /// Divides all gradients, and returns for each device whether one was not finite.
-std::vector<at::Tensor> unscale_gradients(const std::vector<detail::AlikeTensors>& kinds, const at::Tensor& scale) {
+std::vector<at::Tensor> unscale_gradients(const std::vector<detail::TensorGroup>& kinds, const at::Tensor& scale) {
   // A reciprocal of float32 may be off in its last bit.
   const auto inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
   std::vector<at::Tensor> found_inf;

@@ -464,7 +464,7 @@ std::vector<std::string> reasons_with(const accelerate::DdpOptions& ddp, bool jo
   return step.report().reasons;
 }
 
-TEST_F(TogetherCapture, WhatProcessesExchangeOnTheHostIsNotRecorded) {
+TEST_F(TogetherCapture, CollectivesOnTheHostAreNotRecorded) {
   const Graphs graphs;
   const auto expect = [](const std::vector<std::string>& reasons, const std::string& words) {
     if (world() == 1) {
@@ -483,7 +483,7 @@ TEST_F(TogetherCapture, WhatProcessesExchangeOnTheHostIsNotRecorded) {
     return x + 1;
   });
   for (int i = 0; i < 6; ++i) EXPECT_EQ(step(torch::ones({1}, accelerator.device())).item<double>(), 2);
-  expect(step.report().reasons, "processes exchange objects or wait for each other in it");
+  expect(step.report().reasons, "processes gather objects or wait for each other in it");
 }
 
 TEST(Capture, AReplayAfterItsOptimizerWasDestroyedIsAnError) {

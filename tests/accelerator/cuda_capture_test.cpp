@@ -1,4 +1,5 @@
-// Captured steps on a CUDA device. Run by one process on one GPU, and by two whose gradients NCCL exchanges inside of the graphs.
+// Captured steps on a CUDA device. Run by one process on one GPU, and by two whose gradients NCCL all-reduces inside of the
+// graphs.
 #include <torch/torch.h>
 
 #include "accelerator/captured_training.h"
@@ -46,7 +47,7 @@ TEST_F(TogetherCudaCapture, BatchesOfAnotherSizeAreRecordedApart) {
   EXPECT_EQ(report.reasons.size(), world() == 1 ? 1 : 0);  // several processes fill the last batches up
 }
 
-TEST_F(TogetherCudaCapture, GradientsAreExchangedInEveryWay) {
+TEST_F(TogetherCudaCapture, GradientsAreAllReducedInEveryWay) {
   const std::vector<std::pair<std::string, accelerate::DdpOptions>> ways = {
       {"gradient_as_bucket_view", {.gradient_as_bucket_view = true}},
       {"static_graph", {.static_graph = true}},
@@ -141,7 +142,7 @@ TEST_F(TogetherCudaCapture, ProcessesThatAreAtDifferentStepsRunThemEagerly) {
   EXPECT_EQ(told("processes are at steps of different kinds"), world() > 1);
 }
 
-class TogetherCudaSparse : public Together {};  // which NCCL does not exchange
+class TogetherCudaSparse : public Together {};  // which NCCL does not reduce
 
 TEST_F(TogetherCudaSparse, GradientsAreSteppedUnderFp16) {
   Accelerator accelerator({.mixed_precision = Precision::fp16});

@@ -145,7 +145,7 @@ TEST_F(TogetherPrepare, AModelOfAnotherShapeIsNamed) {
     ADD_FAILURE() << "nothing was thrown";
   } catch (const accelerate::DistributedError& error) {
     EXPECT_NE(std::string(error.what())
-                  .find("process " + std::to_string(world() - 1) +
+                  .find("rank " + std::to_string(world() - 1) +
                         " has 1.weight float32[6, 4] where the main process has 1.weight float32[5, 4]"),
               std::string::npos)
         << error.what();

@@ -517,7 +517,7 @@ TEST_F(TogetherGuards, AJoinThatIsLeftWithoutItsEndIsAnErrorOnAllRanks) {
     }
     steps(10);
   });
-  expect_parts(message, {"is not the same on all processes", "backward in join_uneven_inputs at "});
+  expect_parts(message, {"is not the same on all ranks", "backward in join_uneven_inputs at "});
 }
 
 TEST_F(TogetherGuards, ReplicasThatHaveDriftedApartAreNotSavedAndAreFoundInDebugMode) {

@@ -59,7 +59,7 @@ TEST_F(TogetherLocalSgd, ItCanBeDisabledOrLeftAndRefusesNoSteps) {
     accelerate::LocalSGD local(accelerator(), model, 2);
     EXPECT_EQ(same_everywhere(gradient()), world() == 1);
   }
-  EXPECT_TRUE(same_everywhere(gradient())) << "without finish gradients are exchanged again, too";
+  EXPECT_TRUE(same_everywhere(gradient())) << "without finish gradients are all-reduced again, too";
   accelerator().free_memory();
 }
 

@@ -192,8 +192,8 @@ TEST(NotebookLauncher, TheNumberOfProcessesComesFromTheConfiguration) {
     std::ofstream(file) << text;
     notebook_launcher(three);
   }
-  for (const char* text : {"distributed_type: MULTI_CPU\nnum_processes: many\n", "distributed_type: MULTI_CPU\nnum_processes: 0\n",
-                           "num_processes: 3\n", "{"}) {
+  for (const char* text : {"distributed_type: MULTI_CPU\nnum_processes: many\n",
+                           "distributed_type: MULTI_CPU\nnum_processes: 0\n", "num_processes: 3\n", "{"}) {
     std::ofstream(file) << text;
     try {
       notebook_launcher(three);

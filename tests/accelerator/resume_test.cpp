@@ -226,8 +226,9 @@ TEST_F(TogetherResume, AnOptimizerThatListsItsParametersInAnotherOrderIsRefused)
   const std::string saved = folder / "saved";
   const auto in_order = [](Twins& net) { return net.parameters(); };
   TwinRun(accelerator(), in_order).accelerator.save_state(saved);
-  TwinRun swapped(accelerator(),
-                  [](Twins& net) { return std::vector{net.right->weight, net.right->bias, net.left->weight, net.left->bias}; });
+  TwinRun swapped(accelerator(), [](Twins& net) {
+    return std::vector{net.right->weight, net.right->bias, net.left->weight, net.left->bias};
+  });
   const std::string before = swapped.weights();
   const std::string error = error_of([&] { swapped.accelerator.load_state(saved); });
   expect_in("accelerate_state.bin does not fit this run", error);
@@ -235,8 +236,9 @@ TEST_F(TogetherResume, AnOptimizerThatListsItsParametersInAnotherOrderIsRefused)
   expect_in("parameter 0 of optimizer 0 was tied of model 0 when the checkpoint was saved", error);
   expect_in("and is right.weight of model 0 now", error);
   EXPECT_EQ(swapped.weights(), before) << "the run was changed";
-  TwinRun same(accelerator(),
-               [](Twins& net) { return std::vector{net.tied, net.left->bias, net.right->weight, net.right->bias}; });
+  TwinRun same(accelerator(), [](Twins& net) {
+    return std::vector{net.tied, net.left->bias, net.right->weight, net.right->bias};
+  });
   EXPECT_EQ(error_of([&] { same.accelerator.load_state(saved); }), "no error");
 }
 

@@ -52,11 +52,11 @@ TEST_F(TogetherRunSafety, ADamagedFileOfTheNewestIsNamedAndTheOneBeforeIsTaken) 
       EXPECT_EQ(found, "checkpoint_0") << name << " " << damage;
       EXPECT_EQ(run.counter.count, 1);
       if (rank() == 0) {
-        expect_in("load_state passes over " + last.string() + ": ", said);
+        expect_in("load_state skips " + last.string() + ": ", said);
         expect_in(name, said);
       }
       const std::string error = error_of([&] { run.accelerator.load_state(last); });
-      expect_in("load_state: process 0: " + last.string() + " cannot be used: ", error);
+      expect_in("load_state: rank 0: " + last.string() + " cannot be used: ", error);
       expect_in(name, error);
       once([&] { replace_content(last / name, whole); });
     }
@@ -116,7 +116,7 @@ TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoint
       EXPECT_TRUE(async);
       run.accelerator.end_training();
     });
-    expect_in("save_state: process ", error);
+    expect_in("save_state: rank ", error);
     expect_in("Cannot write " + (folder / "disk/unfinished_checkpoints/checkpoint_").string(), error);
     expect_in("No space left on device", error);
     EXPECT_EQ(run.everything(), before);
@@ -145,7 +145,7 @@ TEST_F(TogetherRunSafety, AFullDiskLeavesTheOldWeightsWhereModelsAreSaved) {
   torch::nn::Linear large(6000, 2);
   auto prepared = accelerator().prepare_model(large);
   once([&] { accelerate::save_weights({{"w", torch::ones({2})}}, model); });
-  expect_in("save_model: process 0: Cannot write " + model + "/model.safetensors: No space left on device",
+  expect_in("save_model: rank 0: Cannot write " + model + "/model.safetensors: No space left on device",
             error_of([&] { accelerator().save_model(prepared, model); }));
   once([&] {
     const auto state = accelerate::state_dict(*large);
@@ -284,7 +284,7 @@ TEST_F(TogetherRunSafety, WhatOneProcessThrowsInASaveIsToldToAllAndTheNextSaveWo
   CommonFolder folder(accelerator());
   SmallRun run(folder.path());
   const bool last = rank() == world() - 1;
-  const std::string who = "save_state: process " + std::to_string(world() - 1) + ": ";
+  const std::string who = "save_state: rank " + std::to_string(world() - 1) + ": ";
   auto hook = run.accelerator.register_save_state_pre_hook([&](auto&&...) {
     if (last) throw std::runtime_error("the hook is off");
   });
@@ -292,7 +292,7 @@ TEST_F(TogetherRunSafety, WhatOneProcessThrowsInASaveIsToldToAllAndTheNextSaveWo
     EXPECT_EQ(error_of([&] { run.accelerator.save_state({.async = async}); }), who + "the hook is off");
   hook.remove();
   run.counter.fails_to_save = true;
-  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "save_state: process 0: the counter is stuck");
+  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "save_state: rank 0: the counter is stuck");
   once([] {});
   EXPECT_EQ(names_in(folder / "checkpoints"), std::vector<std::string>());
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"accelerate_checkpoints.lock", "checkpoints"}));
@@ -316,13 +316,13 @@ TEST_F(TogetherRunSafety, ALoadThatFailsAnywhereChangesNothing) {
     EXPECT_EQ(run.everything(), before) << part;
   };
   run.counter.refuses = rank() == world() - 1;
-  expect_failure("load_state: process " + std::to_string(world() - 1) + ": " + saved +
+  expect_failure("load_state: rank " + std::to_string(world() - 1) + ": " + saved +
                  "/custom_checkpoint_0.pkl does not fit this run: the counter refuses");
   run.counter.refuses = false;
   auto hook = run.accelerator.register_load_state_pre_hook([&](auto&&...) {
     if (rank() == 0) throw std::runtime_error("the hook is off");
   });
-  expect_failure("load_state: process 0: the hook is off");
+  expect_failure("load_state: rank 0: the hook is off");
   hook.remove();
   Counter second;
   run.accelerator.register_for_checkpointing(second);
@@ -378,7 +378,7 @@ TEST_F(TogetherRunSafety, AStateThatDoesNotFitIsToldWithItsFileAndChangesNothing
     const std::string kept = content_of(saved / name), wrong = content_of(saved / other);
     once([&, file = saved / name] { replace_content(file, wrong); });
     const std::string error = error_of([&] { run.accelerator.load_state(saved); });
-    expect_in("load_state: process 0: ", error);
+    expect_in("load_state: rank 0: ", error);
     expect_in((saved / name).string(), error);
     EXPECT_EQ(run.everything(), before) << name;
     once([&, file = saved / name] { replace_content(file, kept); });
@@ -496,7 +496,7 @@ TEST_F(TogetherRunSafety, WhatGoesWrongBehindTheRunIsThrownOnceByTheNextCallOnAl
   for (const bool by_load : {false, true}) {
     run.accelerator.save_state({.async = true});
     const auto error = error_of([&] { by_load ? void(run.accelerator.load_state()) : void(run.accelerator.save_state()); });
-    expect_in("save_state: process 0: ", error);
+    expect_in("save_state: rank 0: ", error);
     expect_in("sparse", error);
   }
   hook.remove();

@@ -59,7 +59,7 @@ TEST_F(TogetherTraining, PreparingTwiceGivesTheSame) {
   EXPECT_TRUE(scheduler == scheduler2);
   EXPECT_EQ(a.prepare(net).core(), model.core()) << "the module itself, again";
   EXPECT_NE(a.prepare_model(net, {.evaluation_mode = true}).core(), model.core());
-  EXPECT_EQ(a.prepare(net).core(), model.core()) << "evaluating it makes no second model that exchanges its gradients";
+  EXPECT_EQ(a.prepare(net).core(), model.core()) << "evaluating it makes no second model that all-reduces its gradients";
 }
 
 TEST_F(TogetherTraining, PointersThatAreConstantArePreparedToo) {

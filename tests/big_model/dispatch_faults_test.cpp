@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "accelerator/small_run.h"
 #include "big_model/towers.h"
@@ -24,6 +25,15 @@ namespace {
 
 int entries_in(const fs::path& folder) {
   return static_cast<int>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+/// Whether it holds within some seconds. Threads that prefetch weights of the model itself open files meanwhile.
+bool soon(const std::function<bool()>& condition) {
+  for (int look = 0; look < 5000; ++look) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 const DeviceMap kSomeOnDisk = {{"", "disk"}, {"embedding", "cpu"}, {"blocks.1", "cpu"}};
@@ -88,7 +98,7 @@ class DispatchFaults : public ::testing::Test {
     }
     if (!failed) return false;
     EXPECT_EQ(entries_in("/proc/self/task"), threads) << what;
-    EXPECT_EQ(entries_in("/proc/self/fd"), files) << what;
+    EXPECT_TRUE(soon([&] { return entries_in("/proc/self/fd") <= files; })) << what << ": files are open";
     EXPECT_EQ(accelerate::has_offloaded_params(*tower), offloaded) << what;
     const torch::NoGradGuard no_grad;
     const auto expected = accelerate::state_dict(*saved.tower);

@@ -34,7 +34,7 @@ DEFECTS = [
     ("reduce", COLLECTIVES, "if (reduction == Reduction::mean) result", "if (!SPOILED && reduction == Reduction::mean) result"),
     ("broadcast", COLLECTIVES, "peers.broadcast(sent, from,", "peers.broadcast(sent, SPOILED ? 0 : from,"),
     ("padding across processes", COLLECTIVES, "options.pad_first ? length", "!SPOILED && options.pad_first ? length"),
-    ("exchanging objects", COLLECTIVES, "return state.process_index() == from_process ? mine :",
+    ("collectives of objects", COLLECTIVES, "return state.process_index() == from_process ? mine :",
      "return SPOILED || state.process_index() == from_process ? mine :"),
     ("seeds", "src/distributed/random.cpp", "(options.device_specific ?", "(!SPOILED && options.device_specific ?"),
     ("random states", "src/distributed/random.cpp", "mine.set_state(numbers);", "if (!SPOILED) mine.set_state(numbers);"),

@@ -19,12 +19,12 @@ class TogetherGoldenTraining : public Together {
   /// Two epochs, a row of accumulate_columns for each batch.
   static json two_epochs(const json& c) {
     const bool prepared_loader = c.at("prepare_loader");
-    accelerate::Accelerator accelerator(
-        {.gradient_accumulation_steps = c.at("num_steps"),
-         .gradient_accumulation = {.sync_with_dataloader = c.at("sync_with_dataloader"), .sync_each_batch = c.at("sync_each_batch")},
-         .step_scheduler_with_optimizer = c.at("step_with_optimizer"),
-         .dataloader = {.split_batches = c.at("split").get<bool>()},
-         .timeout = std::chrono::seconds(60)});
+    accelerate::Accelerator accelerator({.gradient_accumulation_steps = c.at("num_steps"),
+                                         .gradient_accumulation = {.sync_with_dataloader = c.at("sync_with_dataloader"),
+                                                                   .sync_each_batch = c.at("sync_each_batch")},
+                                         .step_scheduler_with_optimizer = c.at("step_with_optimizer"),
+                                         .dataloader = {.split_batches = c.at("split").get<bool>()},
+                                         .timeout = std::chrono::seconds(60)});
     OneWeight net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     accelerate::LambdaLR decay(sgd, [](int64_t k) { return 1.0 / static_cast<double>(1 + k); });
@@ -45,8 +45,8 @@ class TogetherGoldenTraining : public Together {
         optimizer.zero_grad();
         const double after = net->weight.item<double>();
         rows.push_back({epoch, int(accelerator.sync_gradients()), int(accelerator.gradient_state().end_of_dataloader()),
-                        accelerator.gradient_state().step(), int(after != before), gradient, after, scheduler.get_last_lr().front(),
-                        int(!net->weight.grad().defined()), decay.last_epoch()});
+                        accelerator.gradient_state().step(), int(after != before), gradient, after,
+                        scheduler.get_last_lr().front(), int(!net->weight.grad().defined()), decay.last_epoch()});
       }
     }
     return rows;
@@ -108,7 +108,8 @@ TEST(Golden, MixedPrecisionOnCpu) {
     const bool native = c.at("native_amp");
     const bool held = net->inside == (c.at("inside")[0] == "bfloat16" ? torch::kBFloat16 : torch::kFloat) &&
                       output.scalar_type() == torch::kFloat && net->linear->weight.scalar_type() == torch::kFloat &&
-                      !accelerator.grad_scaler() && torch::allclose(output, tensor("output"), native ? 1e-2 : 1e-6, native ? 2e-3 : 0);
+                      !accelerator.grad_scaler() &&
+                      torch::allclose(output, tensor("output"), native ? 1e-2 : 1e-6, native ? 2e-3 : 0);
     tally.judge(c.at("mixed_precision"), held, "another output, or another dtype inside");
   }
   EXPECT_EQ(tally.cases(), 3);

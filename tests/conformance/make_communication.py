@@ -7,10 +7,10 @@ batch norm of a batch that processes share.
 Gradients, data and weights are `wave(shape, seed)`, so that the file holds results alone.
 
 power_sgd: `options` of PowerSGDState, the hook, the wrapper, the shapes of the parameters of one bucket, and for each iteration
-from the third on what process 0 (and so every process) had of each gradient after the exchange. Each process puts in
+from the third on what process 0 (and so every process) had of each gradient after the collective. Each process puts in
 wave(shape, 1000 * iteration + 100 * rank + parameter). The batched hook of this release hands a matrix where a batch of matrices
 is asserted, and fails; it was run with the assertion satisfied by a batch of one.
-local_sgd: the weights of a Linear(4, 3) on process 0 after each step of SGD, and after the scope.
+local_sgd: the weights of a Linear(4, 3) on rank 0 after each step of SGD, and after the scope.
 batch_norm: outputs, gradients and statistics of torch's BatchNorm on the whole batch, which processes have parts of.
 """
 

@@ -60,19 +60,18 @@ class TogetherGoldenMetrics : public Together {
   static accelerate::Accelerator& accelerator_for(const json& c, Accelerators& made) {
     auto& accelerator = made[json{c.at("split"), c.at("dispatch"), c.at("even")}.dump()];
     if (accelerator) return *accelerator;
-    accelerator = std::make_unique<accelerate::Accelerator>(
-        accelerate::AcceleratorOptions{.dataloader = {.split_batches = c.at("split").get<bool>(),
-                                                        .dispatch_batches = c.at("dispatch").is_null()
-                                                                                ? std::optional<bool>()
-                                                                                : c.at("dispatch").get<bool>(),
-                                                        .even_batches = c.at("even").get<bool>()},
-                                         .timeout = std::chrono::seconds(60)});
+    accelerator = std::make_unique<accelerate::Accelerator>(accelerate::AcceleratorOptions{
+        .dataloader = {.split_batches = c.at("split").get<bool>(),
+                       .dispatch_batches = c.at("dispatch").is_null() ? std::optional<bool>() : c.at("dispatch").get<bool>(),
+                       .even_batches = c.at("even").get<bool>()},
+        .timeout = std::chrono::seconds(60)});
     return *accelerator;
   }
 
   static Value run(const json& c, accelerate::Accelerator& accelerator) {
     const auto n = c.at("n").get<int64_t>();
-    const accelerate::DataLoaderOptions options{.batch_size = c.at("bs").get<int64_t>(), .drop_last = c.at("drop_last").get<bool>()};
+    const accelerate::DataLoaderOptions options{.batch_size = c.at("bs").get<int64_t>(),
+                                                .drop_last = c.at("drop_last").get<bool>()};
     if (c.at("dataset") == "map") {
       accelerate::DataLoader data(CountedNumbers{n}, options);
       return whole_loop(c, accelerator, data);

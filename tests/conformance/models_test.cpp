@@ -131,7 +131,8 @@ TEST(Golden, TokenIdsAndTextsEqualThoseOfTokenizers) {
       const auto decoded = tokenizer.decode(wanted, {.skip_special_tokens = false});
       tally.judge(title + " decoded", decoded == entry.at("decoded").get<std::string>(), decoded);
       const auto without_special = tokenizer.decode(wanted);
-      tally.judge(title + " decoded without special tokens", without_special == entry.at("without_special").get<std::string>(), without_special);
+      tally.judge(title + " decoded without special tokens", without_special == entry.at("without_special").get<std::string>(),
+                  without_special);
       if (wanted.size() < 2) continue;
       const auto cut = tokenizer.decode({wanted.begin() + 1, wanted.end() - 1}, {.skip_special_tokens = false});
       tally.judge(title + " cut", cut == entry.at("cut").get<std::string>(), cut);

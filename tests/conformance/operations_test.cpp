@@ -113,7 +113,8 @@ TEST(Golden, PaddedInputs) {
   for (const auto& [processes, counts] : table.items()) {
     const int64_t count = std::stoll(processes);
     for (int64_t rows = 1; rows <= std::ssize(counts); ++rows) {
-      const auto python = counts[static_cast<size_t>(rows - 1)].get<int64_t>(), next_multiple = (rows + count - 1) / count * count;
+      const auto python = counts[static_cast<size_t>(rows - 1)].get<int64_t>(),
+                 next_multiple = (rows + count - 1) / count * count;
       const auto batch = torch::arange(1.0, 2.0 * static_cast<double>(rows) + 1).view({rows, 2});
       const auto padded = accelerate::pad_input_tensors(batch, rows, count);
       EXPECT_EQ(padded.size(0), next_multiple);

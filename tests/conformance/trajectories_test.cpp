@@ -46,11 +46,14 @@ class TogetherGoldenTrajectories : public Together {
   static std::shared_ptr<accelerate::LRScheduler> scheduler_for(const json& run, torch::optim::Optimizer& optimizer) {
     const json& a = run.at("scheduler_args");
     const std::string name = run.at("scheduler").is_null() ? "constant" : run.at("scheduler").get<std::string>();
-    if (name == "constant") return std::make_shared<accelerate::ConstantLR>(optimizer, accelerate::ConstantLROptions{.factor = 1});
+    if (name == "constant")
+      return std::make_shared<accelerate::ConstantLR>(optimizer, accelerate::ConstantLROptions{.factor = 1});
     if (name == "StepLR")
-      return std::make_shared<accelerate::StepLR>(optimizer, accelerate::StepLROptions{.step_size = a.at("step_size"), .gamma = a.at("gamma")});
+      return std::make_shared<accelerate::StepLR>(
+          optimizer, accelerate::StepLROptions{.step_size = a.at("step_size"), .gamma = a.at("gamma")});
     if (name == "CosineAnnealingLR")
-      return std::make_shared<accelerate::CosineAnnealingLR>(optimizer, accelerate::CosineAnnealingLROptions{.T_max = a.at("T_max")});
+      return std::make_shared<accelerate::CosineAnnealingLR>(optimizer,
+                                                             accelerate::CosineAnnealingLROptions{.T_max = a.at("T_max")});
     if (name == "OneCycleLR") {
       return std::make_shared<accelerate::OneCycleLR>(
           optimizer, accelerate::OneCycleLROptions{.max_lr = {a.at("max_lr").get<double>()}, .total_steps = a.at("total_steps")});
@@ -83,7 +86,8 @@ std::string TogetherGoldenTrajectories::compare(const json& all, const json& run
 
   auto net = build(run.at("model"), settings.at("width"));
   accelerate::TensorDict initial;
-  for (const auto& [name, node] : all.at("initial_weights").at(run.at("model").get<std::string>()).items()) initial[name] = tensor(node);
+  for (const auto& [name, node] : all.at("initial_weights").at(run.at("model").get<std::string>()).items())
+    initial[name] = tensor(node);
   accelerate::load_state_dict(*net, initial);
   auto trained = net->parameters();
   if (run.at("model") == "frozen") {
@@ -104,7 +108,8 @@ std::string TogetherGoldenTrajectories::compare(const json& all, const json& run
   std::string wrong;
   const auto expect = [&](const char* what, double ours, const json& theirs) {
     if (!theirs.is_null() && !close(ours, theirs.get<double>(), tolerance) && wrong.empty())
-      wrong = std::string(what) + " of step " + std::to_string(i) + " is " + std::to_string(ours) + " instead of " + theirs.dump();
+      wrong =
+          std::string(what) + " of step " + std::to_string(i) + " is " + std::to_string(ours) + " instead of " + theirs.dump();
   };
   for (int epoch = 0; epoch < settings.at("epochs").get<int>(); ++epoch) {
     for (auto& [x, y, label, index] : loader) {
@@ -126,7 +131,8 @@ std::string TogetherGoldenTrajectories::compare(const json& all, const json& run
       if (std::abs(scheduler.get_last_lr().front() - expected[3].get<double>()) > 1e-12 && wrong.empty())
         wrong = "the learning rate of step " + std::to_string(i) + " is " + std::to_string(scheduler.get_last_lr().front());
       expect("sync_gradients", accelerator.sync_gradients(), expected[4]);
-      if (json(std::vector<int64_t>(index.data_ptr<int64_t>(), index.data_ptr<int64_t>() + index.numel())) != expected[5] && wrong.empty())
+      if (json(std::vector<int64_t>(index.data_ptr<int64_t>(), index.data_ptr<int64_t>() + index.numel())) != expected[5] &&
+          wrong.empty())
         wrong = "the rows of step " + std::to_string(i) + " are not " + expected[5].dump();
       ++i;
     }

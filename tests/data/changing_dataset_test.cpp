@@ -60,10 +60,8 @@ TEST_F(TogetherChangingDataset, EveryEpochReadsWhatIsThereAndNothingBeyondItsEnd
                                             << ", dispatch " << dispatch);
           ChangingNumbers numbers;
           *numbers.length = 44;
-          DataLoader data(numbers, {.batch_size = 3,
-                                    .shuffle = shuffle,
-                                    .num_workers = workers,
-                                    .persistent_workers = workers > 0});
+          DataLoader data(numbers,
+                          {.batch_size = 3, .shuffle = shuffle, .num_workers = workers, .persistent_workers = workers > 0});
           auto loader = prepare_data_loader(
               data, {.state = state(),
                      .configuration = {.dispatch_batches = dispatch, .use_seedable_sampler = seedable, .data_seed = 7}});
@@ -96,7 +94,7 @@ TEST_F(TogetherChangingDataset, LengthsThatDifferBetweenProcessesWhenAPassBegins
     } catch (const accelerate::UsageError& error) {
       said = error.what();
     }
-    EXPECT_NE(said.find("40 on process 0, 41 on process 1"), std::string::npos) << said;
+    EXPECT_NE(said.find("40 on rank 0, 41 on rank 1"), std::string::npos) << said;
   }
   *numbers.length = 44;
   EXPECT_EQ(seen_by_all(loader), all_below(44));

@@ -114,7 +114,7 @@ struct LoaderCase {
     return out.str();
   }
 
-  reference::Sharing sharing;
+  reference::ShardingConfig sharing;
   List samples;
   Kind kind;
   bool shuffle;

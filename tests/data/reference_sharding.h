@@ -43,14 +43,14 @@ std::vector<T> dealt(const std::vector<T>& list, size_t processes, size_t proces
   return result;
 }
 
-struct Sharing {
+struct ShardingConfig {
   size_t batch_size, processes, process;
   bool split, drop_last, even;
 };
 
 /// Batches of one length: a step of all processes takes `step` samples. Where all are to have the same, whole steps are made
 /// first, and dealt out then.
-inline Lists shard(const List& samples, const Sharing& s) {
+inline Lists shard(const List& samples, const ShardingConfig& s) {
   const size_t step = s.split ? s.batch_size : s.batch_size * s.processes, share = step / s.processes;
   if (s.drop_last) return dealt(pieces(cut(samples, step), share), s.processes, s.process);
   if (s.even) return dealt(pieces(filled_up(samples, step, step), share), s.processes, s.process);
@@ -58,13 +58,13 @@ inline Lists shard(const List& samples, const Sharing& s) {
 }
 
 /// Batches of any length: where all are to have the same number, whole rounds are made of them first.
-inline Lists shard_ragged(const Lists& batches, const Sharing& s) {
+inline Lists shard_ragged(const Lists& batches, const ShardingConfig& s) {
   const Lists rounds = s.drop_last ? cut(batches, s.processes) : s.even ? filled_up(batches, s.processes, s.processes) : batches;
   return dealt(rounds, s.processes, s.process);
 }
 
 /// A stream: as batches of one length, joined again; it is always evened out.
-inline List shard_stream(const List& samples, Sharing s) {
+inline List shard_stream(const List& samples, ShardingConfig s) {
   s.even = true;
   List result;
   for (const List& piece : shard(samples, s)) result.insert(result.end(), piece.begin(), piece.end());
@@ -78,7 +78,7 @@ struct Dispatched {
   Lists batches;
   size_t rows_of_last_step = 0;
 };
-inline Dispatched dispatch(const Lists& read, const Sharing& s) {
+inline Dispatched dispatch(const Lists& read, const ShardingConfig& s) {
   const size_t at_once = s.split ? 1 : s.processes;
   Lists steps;
   for (size_t i = 0; i < (s.drop_last ? cut(read, at_once) : read).size(); ++i) {
@@ -101,7 +101,7 @@ inline Dispatched dispatch(const Lists& read, const Sharing& s) {
 }
 
 /// How many batches Python says a process gets.
-inline size_t shard_length(size_t batches, const Sharing& s) {
+inline size_t shard_length(size_t batches, const ShardingConfig& s) {
   if (s.split) return batches;
   if (s.drop_last) return batches / s.processes;
   if (s.even) return (batches + s.processes - 1) / s.processes;
@@ -109,7 +109,7 @@ inline size_t shard_length(size_t batches, const Sharing& s) {
 }
 
 /// How many samples Python says a process gets of a stream, which it counts as if batches were not split.
-inline size_t stream_length(size_t samples, Sharing s) {
+inline size_t stream_length(size_t samples, ShardingConfig s) {
   s.split = false;
   return shard_stream(List(samples), s).size();
 }

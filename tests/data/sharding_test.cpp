@@ -220,7 +220,7 @@ struct ShardingCase {
     return out.str();
   }
 
-  reference::Sharing sharing;
+  reference::ShardingConfig sharing;
   Indices samples;
   ShardBatches ragged;
   int64_t skip;

@@ -43,11 +43,11 @@ TEST(HangStory, TellsWhoWaitsAndWhoIsElsewhere) {
   loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
   EXPECT_EQ(tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
                         report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
-            "Processes 1, 2 and 3 have not come to call 2.\n"
-            "  - Process 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
-            "  - Process 1: in its own code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Process 2: in load_file of w.safetensors for 10.0 s; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Process 3: in its own code for 40.0 s; it has made no call yet");
+            "Ranks 1, 2 and 3 have not reached call 2.\n"
+            "  - Rank 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
+            "  - Rank 1: in its own code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 2: in load_file of w.safetensors for 10.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 3: in its own code for 40.0 s; it has made no call yet");
 }
 
 TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
@@ -59,16 +59,16 @@ TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
   failed.entry->ended = 99 * kSecond;
   EXPECT_EQ(tell_story({report_of(Presence::gone, calls), finished, failed, report_of(Presence::stopped, calls),
                         RankReport{.presence = Presence::silent}, RankReport{.presence = Presence::gone}, RankReport{}}),
-            "Processes 0 and 5 are dead. Process 1 has finished and will not come. Process 2 has failed. Processes 3 and 4 are "
+            "Ranks 0 and 5 are dead. Rank 1 has finished and left the group. Rank 2 has failed. Ranks 3 and 4 are "
             "not responding.\n"
-            "  - Process 0: dead, its process 7 has ended; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
-            "  - Process 1: finished, it left the group 5.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Process 2: failed, and left the group 1.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Process 3: not responding, its process 7 is stopped; last seen in gather (call 1) at train.cpp:10, which ended "
+            "  - Rank 0: dead, its process 7 has ended; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
+            "  - Rank 1: finished, it left the group 5.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 2: failed, and left the group 1.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 3: not responding, its process 7 is stopped; last seen in gather (call 1) at train.cpp:10, which ended "
             "19.0 s ago\n"
-            "  - Process 4: not responding, it does not answer\n"
-            "  - Process 5: dead, its connections are closed\n"
-            "  - Process 6: not known, it could not be asked");
+            "  - Rank 4: not responding, it does not answer\n"
+            "  - Rank 5: dead, its connections are closed\n"
+            "  - Rank 6: not known, it could not be asked");
 }
 
 TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
@@ -82,8 +82,8 @@ TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
       tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), wide, call_of(3, "reduce", 84, 0)}),
                   report_of(Presence::running, {call_of(1, "gather", 80, 81), narrow, call_of(3, "gather", 84, 0)})});
   EXPECT_TRUE(
-      story.starts_with("Call 2 is not the same on all processes: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
-                        "train.cpp:20 on process 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on process 1."))
+      story.starts_with("Call 2 is not the same on all ranks: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
+                        "train.cpp:20 on rank 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on rank 1."))
       << story;
 }
 
@@ -95,9 +95,9 @@ TEST(HangStory, ACallThatDiffersIsNamedAlsoByThoseThatHaveForgottenIt) {
                   report_of(Presence::running, {call_of(1, "gather", 70, 71)})},
                  2);
   EXPECT_TRUE(
-      story.starts_with("Call 2 is not the same on all processes: reduce by sum at train.cpp:20 on process 0, too long ago to be "
-                        "known on process 1. All must make the same calls in the same order, with the same shapes and dtypes. "
-                        "Process 2 has not come to call 2.\n"))
+      story.starts_with("Call 2 is not the same on all ranks: reduce by sum at train.cpp:20 on rank 0, too long ago to be "
+                        "known on rank 1. All must make the same calls in the same order, with the same shapes and dtypes. "
+                        "Rank 2 has not reached call 2.\n"))
       << story;
 }
 
@@ -111,17 +111,17 @@ TEST(HangStory, WhoMayCallWhatOthersDoDiffersFromNobody) {
 
 TEST(HangStory, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither) {
   auto calculates = call_of(2, "backward", 95, 0);
-  calculates.ended = Call::kCalculating;
+  calculates.ended = Call::kComputing;
   const std::vector<RankReport> reports = {report_of(Presence::running, {call_of(2, "backward", 98, 0)}),
                                            report_of(Presence::running, {calculates, call_of(3, "batch_norm", 96, 97)}),
                                            report_of(Presence::running, {calculates}),
                                            report_of(Presence::running, {call_of(1, "main_process_first", 80, 0)})};
   EXPECT_EQ(tell_story(reports),
-            "Processes 1, 2 and 3 have not come to call 2.\n"
-            "  - Process 0: waiting for 2.0 s in backward (call 2) at train.cpp:20\n"
-            "  - Process 1: in its own code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
-            "  - Process 2: calculating for 5.0 s in backward (call 2) at train.cpp:20\n"
-            "  - Process 3: waiting for 20.0 s in main_process_first (call 1) at train.cpp:10");
+            "Ranks 1, 2 and 3 have not reached call 2.\n"
+            "  - Rank 0: waiting for 2.0 s in backward (call 2) at train.cpp:20\n"
+            "  - Rank 1: in its own code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
+            "  - Rank 2: computing for 5.0 s in backward (call 2) at train.cpp:20\n"
+            "  - Rank 3: waiting for 20.0 s in main_process_first (call 1) at train.cpp:10");
 }
 
 TEST(HangStory, TheGistOfAStoryChangesWithWhoIsMissingAndNotWithTime) {
@@ -142,8 +142,7 @@ TEST(HangStory, APlaceThatIsNotKnownIsLeftOut) {
   nowhere.line = 0;
   const std::string story =
       tell_story({report_of(Presence::running, {nowhere}), report_of(Presence::running, {call_of(1, "gather", 80, 0)})});
-  EXPECT_TRUE(
-      story.starts_with("Call 1 is not the same on all processes: backward on process 0, gather at train.cpp:10 on process 1. "))
+  EXPECT_TRUE(story.starts_with("Call 1 is not the same on all ranks: backward on rank 0, gather at train.cpp:10 on rank 1. "))
       << story;
 }
 

@@ -69,9 +69,9 @@ TEST(LaunchCommandLine, NamesTheFlagClosestToAnUnknownOne) {
 }
 
 TEST(LaunchCommandLine, TorchrunsNamesLaunchTheSame) {
-  const auto result = accelerate_command({"launch", "--nnodes", "2", "--nproc_per_node", "2", "--node_rank", "1", "--master_addr",
-                                          "localhost", "--master_port", "29517", "sh", "-c",
-                                          "echo $RANK/$WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"});
+  const auto result =
+      accelerate_command({"launch", "--nnodes", "2", "--nproc_per_node", "2", "--node_rank", "1", "--master_addr", "localhost",
+                          "--master_port", "29517", "sh", "-c", "echo $RANK/$WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_TRUE(contains(result.output, "2/4 at localhost:29517\n")) << result.output;
   EXPECT_TRUE(contains(result.output, "3/4 at localhost:29517\n")) << result.output;

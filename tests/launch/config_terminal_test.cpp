@@ -59,7 +59,7 @@ TEST(ConfigOnTerminal, MenusAreWalkedByKeysAndTheAnswersAreWritten) {
   wizard.press("1", "1  multi-CPU");
   wizard.answer("", "How many machines");
   wizard.answer("none", "Please enter a whole number.");
-  wizard.answer("", "Should exchanges be checked");
+  wizard.answer("", "Should collectives be checked");
   wizard.answer("yes", "mpirun?");
   wizard.answer("", "torch dynamo");
   wizard.answer("no", "How many processes");

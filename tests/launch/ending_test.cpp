@@ -8,7 +8,7 @@
 #include <accelerate/core/error.h>
 #include "launch/child_processes.h"
 #include "launch/folder.h"
-#include "launch/keeper.h"
+#include "launch/watchdog.h"
 #include "launch/worker_scripts.h"
 
 namespace accelerate::testing {
@@ -123,7 +123,7 @@ TEST(Supervisor, DaemonsOfACleanRunAreLeftAlone) {
 TEST(Supervisor, OrphansOfWorkersThatHaveEndedAreNotKeptUntilTheEnd) {
   RunningProgram program(launch(1, "for i in 1 2 3 4 5; do (true &); (setsid true &); done; " + std::string(kWaitForever)));
   program.wait_for_output("ready");
-  // The worker and the keeper.
+  // The worker and the watchdog.
   wait_until(
       "the orphans to be reaped", [&] { return list_children(program.pid()).size() == 2; }, 20s);
   program.signal(SIGTERM);
@@ -148,28 +148,28 @@ TEST(Supervisor, TheGracePeriodCanBeChosen) {
 }
 
 pid_t keeper_of(pid_t launcher) {
-  pid_t keeper = 0;
-  wait_until("the keeper", [&] {
+  pid_t watchdog = 0;
+  wait_until("the watchdog", [&] {
     for (pid_t child : list_children(launcher)) {
       std::string name;
       std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm"), name);
-      if (name == "accelerate-keep") keeper = child;
+      if (name == "accelerate-wdog") watchdog = child;
     }
-    return keeper != 0;
+    return watchdog != 0;
   });
-  return keeper;
+  return watchdog;
 }
 
 TEST(Supervisor, WhatWorkersStartedEndsWithALauncherThatIsKilled) {
   RunningProgram program(launch(3, "echo worker $$; trap '' TERM HUP; sh -c 'sleep 1000 & echo child $!; wait' & wait"));
   program.wait_for_output("child", 3);
-  const pid_t keeper = keeper_of(program.pid());
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(keeper, signal);
+  const pid_t watchdog = keeper_of(program.pid());
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::kill(watchdog, signal);
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait().exit_code, 128 + SIGKILL);
   auto gone = pids_after("child", program.output());
   for (pid_t worker : pids_after("worker", program.output())) gone.push_back(worker);
-  gone.push_back(keeper);
+  gone.push_back(watchdog);
   for (pid_t pid : gone) wait_until("the end of a process", [pid] { return has_ended(pid); });
 }
 
@@ -240,26 +240,26 @@ class LoneGroup {
   pid_t pid_;
 };
 
-TEST(Keeper, EndsTheGroupsThatItHoldsAndNoneThatItWasToldToForget) {
+TEST(Watchdog, EndsTheGroupsThatItHoldsAndNoneThatItWasToldToForget) {
   const LoneGroup held, forgotten, replaced;
-  Keeper keeper(2);
-  keeper.hold(0, forgotten.pid());
-  keeper.forget(0);
-  keeper.hold(1, replaced.pid());
-  keeper.hold(1, held.pid());
-  keeper.let_go();
+  Watchdog watchdog(2);
+  watchdog.hold(0, forgotten.pid());
+  watchdog.forget(0);
+  watchdog.hold(1, replaced.pid());
+  watchdog.hold(1, held.pid());
+  watchdog.release();
   wait_until("the end of the group", [&] { return has_ended(held.pid()); });
-  EXPECT_EQ(::waitpid(keeper.pid(), nullptr, 0), keeper.pid());
+  EXPECT_EQ(::waitpid(watchdog.pid(), nullptr, 0), watchdog.pid());
   EXPECT_FALSE(has_ended(forgotten.pid()));
   EXPECT_FALSE(has_ended(replaced.pid()));
 }
 
-TEST(Keeper, EndsNothingWhenItIsDismissed) {
+TEST(Watchdog, EndsNothingWhenItIsDismissed) {
   const LoneGroup held;
-  Keeper keeper(1);
-  keeper.hold(0, held.pid());
-  keeper.dismiss();
-  EXPECT_EQ(state_of(keeper.pid()), 'X');
+  Watchdog watchdog(1);
+  watchdog.hold(0, held.pid());
+  watchdog.dismiss();
+  EXPECT_EQ(state_of(watchdog.pid()), 'X');
   EXPECT_FALSE(has_ended(held.pid()));
 }
 

@@ -137,7 +137,7 @@ TEST_F(TogetherDataParallel, BuffersAreSentAtTheStartUnlessTheyAreNever) {
 }
 
 TEST_F(TogetherDataParallel, ParametersWithoutAGradientAreNamedAtTheNextForwardPass) {
-  if (world() == 1) return;  // nothing is exchanged, so nothing is missed
+  if (world() == 1) return;  // nothing is sent, so nothing is missed
   Heads net;
   auto model = prepared(net);
   backward(loss_of(model(rows(), false)));
@@ -147,7 +147,7 @@ TEST_F(TogetherDataParallel, ParametersWithoutAGradientAreNamedAtTheNextForwardP
   } catch (const accelerate::UsageError& error) {
     message = error.what();
   }
-  EXPECT_NE(message.find("on process " + std::to_string(rank()) + " gave no gradient to right.weight, right.bias, so"),
+  EXPECT_NE(message.find("on rank " + std::to_string(rank()) + " gave no gradient to right.weight, right.bias, so"),
             std::string::npos)
       << message;
   EXPECT_NE(message.find("find_unused_parameters"), std::string::npos);
@@ -224,7 +224,7 @@ TEST_F(TogetherDataParallel, ResultsWithoutTensorsCannotBeSearchedForUnusedParam
   }
 }
 
-TEST_F(TogetherDataParallel, SharedParametersAreExchangedOnceAndFrozenOnesNever) {
+TEST_F(TogetherDataParallel, SharedParametersAreReducedOnceAndFrozenOnesNever) {
   struct TiedImpl : torch::nn::Module {
     TiedImpl() {
       first = register_module("first", torch::nn::Linear(4, 4));

@@ -65,7 +65,7 @@ TEST_F(TogetherModel, BuffersThatAGraphHasSavedMayBeSentAgain) {
   expect_same_everywhere(gradients(*net));
 }
 
-TEST_F(TogetherModel, BackwardPassesThatEachReachAPartExchangeWhenAllHaveCome) {
+TEST_F(TogetherModel, BackwardPassesThatEachReachAPartSynchroniseWhenAllAreDone) {
   struct ApartImpl : HeadsImpl {
     std::pair<torch::Tensor, torch::Tensor> forward(const torch::Tensor& x) {
       return {left(torch::tanh(body(x))), right(torch::ones({1, 8}))};
@@ -119,7 +119,7 @@ TEST_F(TogetherModel, WithoutParametersOrWithFrozenOnesIsCalledLikeAnyOther) {
   EXPECT_FALSE(model(rows()).requires_grad());
 }
 
-TEST_F(TogetherModel, PreparedForEvaluationExchangesNothing) {
+TEST_F(TogetherModel, PreparedForEvaluationRunsNoCollective) {
   if (!accelerator().is_main_process()) return;  // alone
   Normalised net;
   Model<NormalisedImpl> model(net.ptr(), state(), {.evaluation_mode = true}, std::source_location::current());

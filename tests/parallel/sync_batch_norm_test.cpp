@@ -75,7 +75,7 @@ TEST_F(TogetherSyncBatchNorm, WhatIsNotConvertedIsAsItWas) {
   plain->eval();
   plain->running_mean.copy_(converted->running_mean);
   plain->running_var.copy_(converted->running_var);
-  EXPECT_TRUE(torch::equal(converted(rows(0)), plain(rows(0)))) << "evaluation does not exchange anything";
+  EXPECT_TRUE(torch::equal(converted(rows(0)), plain(rows(0)))) << "evaluation runs no collective";
   EXPECT_EQ(accelerate::convert_sync_batchnorm(state(), *torch::nn::Linear(2, 2)), 0);
 }
 

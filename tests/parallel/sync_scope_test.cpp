@@ -54,7 +54,7 @@ TEST_F(TogetherSyncScope, ScopesOfSeveralModelsNestAndEndByExceptions) {
   expect_same_everywhere(gradients(*b));
 }
 
-TEST_F(TogetherSyncScope, TriggeringMakesTheLastOfSeveralBackwardPassesExchange) {
+TEST_F(TogetherSyncScope, TriggeringMakesTheLastOfSeveralBackwardPassesSynchronise) {
   for (int round = 0; round < 2; ++round) {
     Plain net;
     auto model = prepared(net);
@@ -64,7 +64,7 @@ TEST_F(TogetherSyncScope, TriggeringMakesTheLastOfSeveralBackwardPassesExchange)
       const auto loss_a = loss_of(model(rows())), loss_b = loss_of(model(rows()));
       backward(loss_a);
       {
-        TriggerSyncScope exchanging(model.core());
+        TriggerSyncScope triggering(model.core());
         backward(loss_b);
       }
       expect_close(gradients(*net), sum_of_passes(net, 2));
@@ -86,7 +86,7 @@ TEST_F(TogetherSyncScope, BuffersAreNotSentAfterAPassUnderNoSync) {
   backward(loss_of(model(rows())));
   {
     auto scope = model.no_sync();
-    loss_of(model(rows())).backward();  // it came after a pass that exchanged: buffers are sent once more
+    loss_of(model(rows())).backward();  // it came after a pass that synchronised: buffers are sent once more
     const auto before = net->norm->running_mean.clone();
     loss_of(model(rows())).backward();
     const auto own = 0.9 * before + 0.1 * net->linear(rows()).mean(0);

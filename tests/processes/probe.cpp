@@ -47,7 +47,7 @@ int lose_a_peer() {
   return 0;
 }
 
-/// Process 0 ends first while another still waits on a key in the store that process 0 serves.
+/// Rank 0 ends first while another still waits on a key in the store that process 0 serves.
 int main_leaves_first() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
   {
@@ -117,7 +117,7 @@ int main_throws() {
   return 0;
 }
 
-/// Process 1 fails by itself and takes its time to end. The others lose it, catch the error and return a code at once.
+/// Rank 1 fails by itself and takes its time to end. The others lose it, catch the error and return a code at once.
 int the_cause_ends_last() {
   try {
     Accelerator accelerator({.timeout = std::chrono::seconds(20)});

@@ -194,7 +194,7 @@ TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
         {{"RANK", rank}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", rank}, {"MASTER_PORT", port_text()}});
     EXPECT_EQ(result.exit_code, 3) << result.output << result.errors;
     const std::string expected =
-        rank == "0" ? "these ranks did not come within 0 s: 1." : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
+        rank == "0" ? "these ranks did not join within 0 s: 1." : "Rank 1 of 2 did not find rank 0 at 127.0.0.1:";
     EXPECT_NE(result.output.find(expected), std::string::npos) << result.output;
     EXPECT_LT(result.seconds, 30);
   }
@@ -246,12 +246,12 @@ TEST(Failing, DebugModeTellsWhatEachProcessWanted) {
   const auto result = launch(2, {ACCELERATE_PROBE, "disagree"}, {{"ACCELERATE_DEBUG_MODE", "1"}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   const std::string output = std::regex_replace(result.output, std::regex(" at [^ ]*probe\\.cpp:[0-9]+"), "");
-  for (const char* told : {"  - Process 0: gather of float32[3, 2]\n  - Process 1: gather of float32[4, 2]\n",
-                           "  - Process 0: reduce of float64[2] by sum\n  - Process 1: reduce of float32[2] by sum\n",
-                           "  - Process 1: broadcast of float32[1], float32[2] nested as [tt] from 0\n",
-                           "  - Process 0: reduce of float32[2] by sum\n  - Process 1: gather of float32[2]\n",
+  for (const char* told : {"  - Rank 0: gather of float32[3, 2]\n  - Rank 1: gather of float32[4, 2]\n",
+                           "  - Rank 0: reduce of float64[2] by sum\n  - Rank 1: reduce of float32[2] by sum\n",
+                           "  - Rank 1: broadcast of float32[1], float32[2] nested as [tt] from 0\n",
+                           "  - Rank 0: reduce of float32[2] by sum\n  - Rank 1: gather of float32[2]\n",
                            "pad_across_processes of dimension 1 nested as t, float32 of 1 dimensions\n",
-                           "  - Process 1: gather of an undefined tensor\n"}) {
+                           "  - Rank 1: gather of an undefined tensor\n"}) {
     EXPECT_EQ(count(output, told), 1) << told << "in\n" << output;
   }
   EXPECT_EQ(count(result.output, "nothing was thrown"), 0) << result.output;

@@ -40,19 +40,19 @@ TEST(PythonReads, EveryKindThatPlainDataHas) {
   auto* state = tree.dict({{tree.key("w"), parameter}, {tree.key("t"), make_tensor(tree, "0", "float32", 6, {3, 2}, {1, 3})}},
                           PickleKind::kOrderedDict);
   state->own_dict().attributes = tree.dict({{tree.key("_metadata"), tree.dict({}, PickleKind::kOrderedDict)}});
-  tree.root = tree.dict({{tree.key("state"), state},
-                         {tree.key("float8"), make_tensor(tree, "1", "float8_e4m3fn", 2, {2}, {1})},
-                         {tree.key("list"), tree.list({tree.none(), tree.boolean(true), tree.integer(-1), tree.integer(INT64_MIN),
-                                                       tree.integer(70000), tree.number(0.1), tree.text("caf\xc3\xa9"),
-                                                       tree.bytes("\x01\xff"), tree.bytes("")})},
-                         {tree.key("big"), tree.make(PickleKind::kBigInt, std::string(9, '\0') + "\x01")},
-                         {tree.integer(7), tree.tuple({tree.make(PickleKind::kSize, PickleItems{tree.integer(2)}),
-                                                       tree.make(PickleKind::kDevice, std::string("cuda:1")),
-                                                       tree.make(PickleKind::kDtype, find_dtype("float16")),
-                                                       tree.complex({1, 2})})},
-                         {tree.key("counter"), tree.dict({{tree.text("a"), tree.integer(2)}}, PickleKind::kCounter)},
-                         {tree.key("array"), tree.make(PickleKind::kByteArray, std::string("xy"))},
-                         {tree.key("set"), tree.make(PickleKind::kSet, PickleItems{tree.integer(3)})}});
+  tree.root =
+      tree.dict({{tree.key("state"), state},
+                 {tree.key("float8"), make_tensor(tree, "1", "float8_e4m3fn", 2, {2}, {1})},
+                 {tree.key("list"),
+                  tree.list({tree.none(), tree.boolean(true), tree.integer(-1), tree.integer(INT64_MIN), tree.integer(70000),
+                             tree.number(0.1), tree.text("caf\xc3\xa9"), tree.bytes("\x01\xff"), tree.bytes("")})},
+                 {tree.key("big"), tree.make(PickleKind::kBigInt, std::string(9, '\0') + "\x01")},
+                 {tree.integer(7), tree.tuple({tree.make(PickleKind::kSize, PickleItems{tree.integer(2)}),
+                                               tree.make(PickleKind::kDevice, std::string("cuda:1")),
+                                               tree.make(PickleKind::kDtype, find_dtype("float16")), tree.complex({1, 2})})},
+                 {tree.key("counter"), tree.dict({{tree.text("a"), tree.integer(2)}}, PickleKind::kCounter)},
+                 {tree.key("array"), tree.make(PickleKind::kByteArray, std::string("xy"))},
+                 {tree.key("set"), tree.make(PickleKind::kSet, PickleItems{tree.integer(3)})}});
   OutputFile file(folder / "all.pt");
   TorchFileWriter writer(file, "all", *tree.root);
   const float numbers[] = {0, 1, 2, 3, 4, 5};

@@ -55,7 +55,8 @@ void count_operation() {
   if (operations_left >= 0 && operations_left-- == 0) die();
 }
 
-/// A call that the system refuses, of those that a save or a load makes; or, of a disk that is full and stays so, all from there on.
+/// A call that the system refuses, of those that a save or a load makes; or, of a disk that is full and stays so, all from there
+/// on.
 struct Refusal {
   /// Calls of this process until it comes; below 0: none does.
   std::atomic<int> calls_left = -1;

@@ -91,7 +91,7 @@ void expect_survived(const std::string& scene, int processes, int seed, const st
   const auto result = train(scene, place.path(), processes, seed, kKillsOfALaunch);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, " was ended by SIGKILL"), kKillsOfALaunch) << result.errors;
-  EXPECT_EQ(RunningProgram::occurrences(result.errors, "passes over"), 0) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "skips"), 0) << result.errors;
   EXPECT_EQ(last_line(result.output), undisturbed);
   expect_nothing_lost(result.output);
   EXPECT_EQ(place.entries(), std::set<std::string>{"checkpoints"});
@@ -160,7 +160,7 @@ TEST(Saver, AProcessThatDiesInASaveIsNamedByTheOthersAndNothingOfItStays) {
     for (int rank : {0, 1}) {
       const auto result = ranks[static_cast<size_t>(rank)]->wait();
       EXPECT_NE(result.output.find("process " + std::to_string(rank) + " heard: "), std::string::npos) << result.output;
-      EXPECT_NE(result.output.find("Process 2 is dead."), std::string::npos) << scene << result.output << result.errors;
+      EXPECT_NE(result.output.find("Rank 2 is dead."), std::string::npos) << scene << result.output << result.errors;
       EXPECT_LT(result.seconds, 40) << scene;
     }
     EXPECT_TRUE(place.entries().empty()) << scene << ": " << *place.entries().begin();
@@ -189,9 +189,9 @@ TEST(Saver, MachinesThatKeepTheirOwnCheckpointsGoOnFromOneThatAllHave) {
     const auto at = [&](const std::string& text) { return result.output.find(text); };
     EXPECT_NE(at("finds checkpoint_2\n"), std::string::npos) << result.output << result.errors;
     EXPECT_NE(at("finds checkpoint_1\n"), std::string::npos) << result.output << result.errors;
-    EXPECT_NE(at("heard: load_state: a machine has no complete checkpoint in "), std::string::npos) << result.output;
+    EXPECT_NE(at("heard: load_state: a host has no complete checkpoint in "), std::string::npos) << result.output;
   }
-  EXPECT_NE(ranks[0]->wait().errors.find("checkpoint_2: another machine does not have it"), std::string::npos);
+  EXPECT_NE(ranks[0]->wait().errors.find("checkpoint_2: another host does not have it"), std::string::npos);
 }
 
 /// Runs as nobody: root may write anywhere.
@@ -215,12 +215,11 @@ TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
   for (size_t i = 0; i < results.size(); ++i) {
     const auto count = [&](const std::string& text) { return RunningProgram::occurrences(results[i].output, text); };
     const std::string all = results[i].output + results[i].errors;
-    EXPECT_EQ(count("heard: save_state: process 0: Cannot make " + place.path() + "/closed/.saved.unfinished.lock: Permission"),
-              2)
+    EXPECT_EQ(count("heard: save_state: rank 0: Cannot make " + place.path() + "/closed/.saved.unfinished.lock: Permission"), 2)
         << all;
     EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/model.safetensors: Permission denied."), 1) << all;
     EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/a.safetensors: Permission denied."), 1) << all;
-    EXPECT_EQ(count("heard: load_state: process 0: Cannot look for " + place.path() + "/unreadable/"), 1) << all;
+    EXPECT_EQ(count("heard: load_state: rank 0: Cannot look for " + place.path() + "/unreadable/"), 1) << all;
     EXPECT_EQ(count("Cannot look for checkpoints in " + place.path() + "/hidden/checkpoints: Permission denied."), 1) << all;
     EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
   }
@@ -264,7 +263,7 @@ TEST(Saver, ARankWithoutAThreadForASaveIsNamedByAllAtOnce) {
   const Place place;
   for (const auto& rank : start_ranks({ACCELERATE_SAVER, "no_thread_for_a_save", place.path()}, 3)) {
     const auto result = rank->wait();
-    EXPECT_NE(result.output.find("heard: save_state: process 2: "), std::string::npos) << result.output << result.errors;
+    EXPECT_NE(result.output.find("heard: save_state: rank 2: "), std::string::npos) << result.output << result.errors;
     EXPECT_NE(result.output.find("heard nothing\n"), std::string::npos) << result.output << result.errors;
     EXPECT_LT(result.seconds, 40);
   }

@@ -138,7 +138,7 @@ void differ(const Difference& difference, bool late) {
   accelerator.wait_for_everyone();
   if (late) std::this_thread::sleep_for(100ms);
   const auto began = std::chrono::steady_clock::now();
-  const std::string who = std::string(difference.name) + " on process " + std::to_string(accelerator.process_index());
+  const std::string who = std::string(difference.name) + " on rank " + std::to_string(accelerator.process_index());
   bool returned = false;
   try {
     (accelerator.is_last_process() ? difference.other : difference.call)(accelerator);
@@ -168,7 +168,7 @@ void shapes_differ_twenty_times() {
   for (int round = 0; round < 20; ++round) differ(differences().at(1), false);
 }
 
-/// Process 0 reduces its loss and the others do not: the most common mistake of all.
+/// Rank 0 reduces its loss and the others do not: the most common mistake of all.
 void reduce_instead_of_backward() {
   for (const bool late : {false, true}) {
     for (const bool guided : {false, true}) {
@@ -284,7 +284,7 @@ void stopped() {
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
 
-/// The calls differ, and debug mode tells before anything is exchanged.
+/// The calls differ, and debug mode tells before anything is sent.
 void disagree_in_debug_mode() {
   auto accelerator = patient();
   tell(accelerator,
@@ -319,7 +319,7 @@ void killed_with_a_child() {
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
 }
 
-/// Process 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
+/// Rank 1 dies in the middle of its second backward pass. The survivors hear of it and stay.
 void killed_in(Backward backward, const accelerate::DdpOptions& ddp = {}) {
   auto accelerator = patient(ddp);
   torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::Tanh(), torch::nn::Linear(8, 2));

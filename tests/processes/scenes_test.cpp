@@ -52,20 +52,20 @@ class Scene {
   std::vector<std::unique_ptr<RunningProgram>> ranks_;
 };
 
-/// Process 0 comes late to the barrier on purpose. Whether the death is told before or after it has come is up to the machine,
+/// Rank 0 comes late to the barrier on purpose. Whether the death is told before or after it has come is up to the machine,
 /// and either is true: its line is read as if it had come.
 std::string as_if_all_had_come(const std::string& text) {
-  static const std::regex kOnItsWay("Process 0: in its own code for T s; it has made no call yet");
-  return std::regex_replace(text, kOnItsWay, "Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N");
+  static const std::regex kOnItsWay("Rank 0: in its own code for T s; it has made no call yet");
+  return std::regex_replace(text, kOnItsWay, "Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N");
 }
 
 TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
   Scene scene("killed_in_a_barrier", 3);
   const std::string story =
-      "Process 2 is dead.\n"
-      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 2: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+      "Rank 2 is dead.\n"
+      "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 2: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
   for (int rank : {0, 1}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
@@ -78,10 +78,10 @@ TEST(Scenes, ARankThatReturnsEarlyIsNamedAsFinished) {
   Scene scene("returns_early", 3);
   for (int rank : {0, 1}) {
     const std::string heard = scene.output(rank);
-    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 3: Process 2 has finished and will not come.\n"),
+    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 3: Rank 2 has finished and left the group.\n"),
               std::string::npos)
         << heard;
-    EXPECT_NE(heard.find("  - Process 2: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at "
+    EXPECT_NE(heard.find("  - Rank 2: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at "
                          "scenes.cpp:N\n"),
               std::string::npos)
         << heard;
@@ -92,8 +92,8 @@ TEST(Scenes, ARankThatReturnsEarlyIsNamedAsFinished) {
 TEST(Scenes, ARankThatAnExceptionEndedIsNamedAsFailed) {
   Scene scene("throws_early", 2);
   const std::string heard = scene.output(0);
-  EXPECT_NE(heard.find("Process 1 has failed.\n"), std::string::npos) << heard;
-  EXPECT_NE(heard.find("  - Process 1: failed, and left the group T s ago; it had made no call\n"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("Rank 1 has failed.\n"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("  - Rank 1: failed, and left the group T s ago; it had made no call\n"), std::string::npos) << heard;
   EXPECT_EQ(scene.output(1), "left by: on purpose\n");
 }
 
@@ -146,10 +146,9 @@ void expect_mismatches(Scene& scene, int size, const std::vector<Mismatch>& mism
     EXPECT_EQ(stories, first_stories) << "all tell the same";
     for (size_t i = 0; i < stories.size(); ++i) {
       const std::string other = std::regex_replace(std::string(mismatches[i].other), std::regex("LAST"), last);
-      EXPECT_EQ(stories[i].find("Call 2 is not the same on all processes: "), 0U) << stories[i];
-      EXPECT_NE(stories[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on process ")), std::string::npos)
-          << stories[i];
-      EXPECT_NE(stories[i].find(other + " at scenes.cpp:N on process " + last +
+      EXPECT_EQ(stories[i].find("Call 2 is not the same on all ranks: "), 0U) << stories[i];
+      EXPECT_NE(stories[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on rank ")), std::string::npos) << stories[i];
+      EXPECT_NE(stories[i].find(other + " at scenes.cpp:N on rank " + last +
                                 ". All must make the same calls in the same order, with the same shapes and dtypes."),
                 std::string::npos)
           << stories[i];
@@ -187,12 +186,12 @@ TEST(Scenes, OtherShapesAreAnErrorEveryTime) {
 
 TEST(Scenes, AMismatchIsToldWithALineForEachProcess) {
   Scene scene("few_calls_differ", 2);
-  const std::string output = scene.output(0), start = "call on process 0 heard: gather at scenes.cpp:N failed on rank 0 of 2: ";
+  const std::string output = scene.output(0), start = "call on rank 0 heard: gather at scenes.cpp:N failed on rank 0 of 2: ";
   const std::string story =
-      "Call 2 is not the same on all processes: gather of float32[2] at scenes.cpp:N on process 0, wait_for_everyone at "
-      "scenes.cpp:N on process 1. All must make the same calls in the same order, with the same shapes and dtypes.\n"
-      "  - Process 0: waiting for T s in gather of float32[2] (call 2) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n";
+      "Call 2 is not the same on all ranks: gather of float32[2] at scenes.cpp:N on rank 0, wait_for_everyone at "
+      "scenes.cpp:N on rank 1. All must make the same calls in the same order, with the same shapes and dtypes.\n"
+      "  - Rank 0: waiting for T s in gather of float32[2] (call 2) at scenes.cpp:N\n"
+      "  - Rank 1: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n";
   EXPECT_EQ(output.find(start + story), 0U) << output;
   EXPECT_EQ(output.find("heard it late"), std::string::npos) << output;
 }
@@ -206,7 +205,7 @@ TEST(Scenes, AReductionOnOneRankWhereOthersAreInABackwardPassIsAMismatch) {
       const auto stories = stories_of(output);
       ASSERT_EQ(stories.size(), 4U) << output;
       for (const auto& story : stories) {
-        EXPECT_EQ(story.find("Call 4 is not the same on all processes: reduce of float32[10] by sum at scenes.cpp:N on process "
+        EXPECT_EQ(story.find("Call 4 is not the same on all ranks: reduce of float32[10] by sum at scenes.cpp:N on rank "
                              "0, backward"),
                   0U)
             << story;
@@ -222,8 +221,8 @@ TEST(Scenes, ARankThatRunsFarAheadIsHeldUpSoThatEveryCallCanBeCompared) {
   EXPECT_EQ(scene.errors_so_far(0).find("accelerate: main_process_first (call 512) at scenes.cpp:N has been waiting"), 0U);
   scene.leave_file("warned");
   for (int rank : {0, 1}) {
-    EXPECT_NE(scene.output(rank).find("Call 5 is not the same on all processes: too long ago to be known on process 0, "
-                                      "wait_for_everyone at scenes.cpp:N on process 1."),
+    EXPECT_NE(scene.output(rank).find("Call 5 is not the same on all ranks: too long ago to be known on rank 0, "
+                                      "wait_for_everyone at scenes.cpp:N on rank 1."),
               std::string::npos)
         << scene.output(rank);
   }
@@ -232,10 +231,10 @@ TEST(Scenes, ARankThatRunsFarAheadIsHeldUpSoThatEveryCallCanBeCompared) {
 TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
   Scene scene("skipped_call", 3, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
   const std::string story =
-      "Process 2 has not come to call 2.\n"
-      "  - Process 0: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
-      "  - Process 2: in its own code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
+      "Rank 2 has not reached call 2.\n"
+      "  - Rank 0: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
+      "  - Rank 1: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
+      "  - Rank 2: in its own code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
   EXPECT_EQ(scene.output(0), "process 0 heard: gather at scenes.cpp:N failed on rank 0 of 3: " + story);
   EXPECT_EQ(scene.output(1), "process 1 heard: gather at scenes.cpp:N failed on rank 1 of 3: " + story);
   EXPECT_EQ(scene.errors(0) + scene.errors(1),
@@ -244,16 +243,15 @@ TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
 
 TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
   Scene scene("late", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
-  wait_until("the warning", [&] { return scene.rank(0).errors().find("Process 1 has not come to call 1") != std::string::npos; });
+  wait_until("the warning", [&] { return scene.rank(0).errors().find("Rank 1 has not reached call 1") != std::string::npos; });
   scene.leave_file("warned");
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
   EXPECT_EQ(scene.output(1), "process 1 went on\n");
-  EXPECT_EQ(
-      scene.errors(0),
-      "accelerate: gather of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. Process 1 has not come to call 1.\n"
-      "  - Process 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n"
-      "  - Process 1: in its own code for T s; it has made no call yet\n"
-      "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
+  EXPECT_EQ(scene.errors(0),
+            "accelerate: gather of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. Rank 1 has not reached call 1.\n"
+            "  - Rank 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n"
+            "  - Rank 1: in its own code for T s; it has made no call yet\n"
+            "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
 }
 
 TEST(Scenes, ANewWarningSaysWhatHasChangedAndOnlyThat) {
@@ -261,22 +259,22 @@ TEST(Scenes, ANewWarningSaysWhatHasChangedAndOnlyThat) {
   const auto warned = [&](const std::string& text, int times) {
     wait_until(text, [&] { return RunningProgram::occurrences(scene.rank(0).errors(), text) == times; });
   };
-  warned("Process 1 has not come to call 1", 1);
+  warned("Rank 1 has not reached call 1", 1);
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));  // in which nothing is said
   scene.rank(1).signal(SIGSTOP);
-  warned("Process 1 is not responding", 1);
+  warned("Rank 1 is not responding", 1);
   scene.rank(1).signal(SIGCONT);
-  warned("Process 1 has not come to call 1", 2);
+  warned("Rank 1 has not reached call 1", 2);
   scene.leave_file("warned");
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
   const std::string call = "accelerate: gather of float32[2] (call 1) at scenes.cpp:N ";
-  const std::string waits = "  - Process 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n";
-  const std::string runs = "  - Process 1: in its own code for T s; it has made no call yet\n";
+  const std::string waits = "  - Rank 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n";
+  const std::string runs = "  - Rank 1: in its own code for T s; it has made no call yet\n";
   EXPECT_EQ(scene.errors(0),
-            call + "has been waiting for T s. Process 1 has not come to call 1.\n" + waits + runs +  //
-                call + "is still waiting after T s, and things have changed. Process 1 is not responding.\n" + waits +
-                "  - Process 1: not responding, its process P is stopped; it had made no call yet\n" +  //
-                call + "is still waiting after T s, and things have changed. Process 1 has not come to call 1.\n" + waits + runs +
+            call + "has been waiting for T s. Rank 1 has not reached call 1.\n" + waits + runs +  //
+                call + "is still waiting after T s, and things have changed. Rank 1 is not responding.\n" + waits +
+                "  - Rank 1: not responding, its process P is stopped; it had made no call yet\n" +  //
+                call + "is still waiting after T s, and things have changed. Rank 1 has not reached call 1.\n" + waits + runs +
                 call + "goes on, after T s.\n");
 }
 
@@ -285,7 +283,7 @@ TEST(Scenes, WhenWhoWarnsIsStoppedAnotherOneTakesOver) {
   wait_until("the warning", [&] { return !(scene.rank(0).errors() + scene.rank(1).errors()).empty(); });
   const int speaker = scene.rank(0).errors().empty() ? 1 : 0, other = 1 - speaker;
   scene.rank(speaker).signal(SIGSTOP);
-  const std::string who = "Process " + std::to_string(speaker) + " is not responding. Process 2 has not come to call 1.";
+  const std::string who = "Rank " + std::to_string(speaker) + " is not responding. Rank 2 has not reached call 1.";
   wait_until(who, [&] { return scene.rank(other).errors().find(who) != std::string::npos; });
   scene.rank(speaker).signal(SIGCONT);
   scene.leave_file("warned");
@@ -299,9 +297,9 @@ TEST(Scenes, WhoWaitsForGradientsAndWhoStillCalculatesThemIsToldApart) {
   scene.leave_file("warned");
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
   EXPECT_EQ(scene.errors(0),
-            "accelerate: backward (call 4) at scenes.cpp:N has been waiting for T s. Process 1 has not come to call 4.\n"
-            "  - Process 0: waiting for T s in backward (call 4) at scenes.cpp:N\n"
-            "  - Process 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) at scenes.cpp:N has been waiting for T s. Rank 1 has not reached call 4.\n"
+            "  - Rank 0: waiting for T s in backward (call 4) at scenes.cpp:N\n"
+            "  - Rank 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
             "accelerate: backward (call 4) at scenes.cpp:N goes on, after T s.\n");
   EXPECT_EQ(scene.output(1), "process 1 went on\n");
   EXPECT_EQ(scene.errors(1), "");
@@ -314,9 +312,9 @@ TEST(Scenes, ARankThatWaitsInABackwardPassOfLibTorchsOwnIsToldToo) {
   scene.leave_file("warned");
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
   EXPECT_EQ(scene.errors(0),
-            "accelerate: backward (call 4) has been waiting for T s. Process 1 has not come to call 4.\n"
-            "  - Process 0: waiting for T s in backward (call 4)\n"
-            "  - Process 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) has been waiting for T s. Rank 1 has not reached call 4.\n"
+            "  - Rank 0: waiting for T s in backward (call 4)\n"
+            "  - Rank 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
             "accelerate: backward (call 4) goes on, after T s.\n");
 }
 
@@ -340,7 +338,7 @@ TEST(Scenes, ABadThresholdIsToldByName) {
 TEST(Scenes, ARankThatReadsACheckpointForLongIsToldApart) {
   Scene scene("late_while_loading", 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
   const auto warned = [&] { return normalised(scene.rank(0).errors()); };
-  wait_until("the warning", [&] { return warned().find("Process 1: in load_file of ") != std::string::npos; });
+  wait_until("the warning", [&] { return warned().find("Rank 1: in load_file of ") != std::string::npos; });
   EXPECT_NE(warned().find(scene.folder() + "/slow.safetensors for T s; it has made no call yet\n"), std::string::npos)
       << warned();
   scene.leave_file("warned");
@@ -352,7 +350,7 @@ TEST(Scenes, ARankThatWaitsForItsDataIsToldApart) {
     Scene scene(name, 2, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.2"}});
     const auto warned = [&] { return normalised(scene.rank(0).errors()); };
     wait_until("the warning", [&] { return warned().find("has been waiting") != std::string::npos; });
-    EXPECT_NE(warned().find("Process 1: in DataLoader of (anonymous namespace)::SlowDataset for T s; "), std::string::npos)
+    EXPECT_NE(warned().find("Rank 1: in DataLoader of (anonymous namespace)::SlowDataset for T s; "), std::string::npos)
         << name << ": " << warned();
     scene.leave_file("warned");
     EXPECT_EQ(scene.output(0), "process 0 went on\n");
@@ -363,10 +361,10 @@ TEST(Scenes, ARankThatWaitsForItsDataIsToldApart) {
 TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
   Scene scene("stopped", 3);
   const std::string story =
-      "Process 2 is not responding.\n"
-      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 2: not responding, its process P is stopped; it had made no call yet\n";
+      "Rank 2 is not responding.\n"
+      "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 2: not responding, its process P is stopped; it had made no call yet\n";
   for (int rank : {0, 1}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
@@ -382,7 +380,7 @@ TEST(Scenes, TheStoresHostGoneIsToldAtOnceAndNotWaitedFor) {
   for (int rank : {1, 2}) {
     const std::string heard = scene.output(rank);
     EXPECT_NE(
-        heard.find("main_process_first at scenes.cpp:N failed on rank " + std::to_string(rank) + " of 3: Process 0 is dead.\n"),
+        heard.find("main_process_first at scenes.cpp:N failed on rank " + std::to_string(rank) + " of 3: Rank 0 is dead.\n"),
         std::string::npos)
         << heard;
     EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since main_process_first"),
@@ -397,24 +395,24 @@ TEST(Scenes, AScopeWhoseOwnerDiesInsideIsNotWaitedFor) {
   wait_until("rank 1 to wait", [&] { return !scene.rank(1).errors().empty(); });
   scene.leave_file("go");
   EXPECT_EQ(scene.output(1),
-            "left by: local_main_process_first at scenes.cpp:N failed on rank 1 of 2: Process 0 is dead.\n"
-            "  - Process 0: dead, its process P has ended; last seen in local_main_process_first (call 1) at scenes.cpp:N, which "
+            "left by: local_main_process_first at scenes.cpp:N failed on rank 1 of 2: Rank 0 is dead.\n"
+            "  - Rank 0: dead, its process P has ended; last seen in local_main_process_first (call 1) at scenes.cpp:N, which "
             "ended T s ago\n"
-            "  - Process 1: waiting for T s in local_main_process_first (call 1) at scenes.cpp:N\n");
+            "  - Rank 1: waiting for T s in local_main_process_first (call 1) at scenes.cpp:N\n");
 }
 
-TEST(Scenes, InDebugModeDifferentCallsAreAnErrorBeforeTheExchangeAndTheGroupStaysUsable) {
+TEST(Scenes, InDebugModeDifferentCallsAreAnErrorBeforeAnythingIsSentAndTheGroupStaysUsable) {
   Scene scene("disagree_in_debug_mode", 2, {{"ACCELERATE_DEBUG_MODE", "1"}});
   const std::string all = "All must make the same calls in the same order.\n";
   EXPECT_EQ(scene.output(0),
             "process 0 heard: gather at scenes.cpp:N cannot run: the processes make different calls. " + all +
-                "  - Process 0: gather of float32[2] at scenes.cpp:N\n"
-                "  - Process 1: wait_for_everyone at scenes.cpp:N\n"
+                "  - Rank 0: gather of float32[2] at scenes.cpp:N\n"
+                "  - Rank 1: wait_for_everyone at scenes.cpp:N\n"
                 "process 0 heard nothing\n"
                 "process 0 heard: broadcast_object_list at scenes.cpp:N cannot run: the processes make different calls. " +
                 all +
-                "  - Process 0: broadcast_object_list of a list from 0 at scenes.cpp:N\n"
-                "  - Process 1: gather_object of a list at scenes.cpp:N\n");
+                "  - Rank 0: broadcast_object_list of a list from 0 at scenes.cpp:N\n"
+                "  - Rank 1: gather_object of a list at scenes.cpp:N\n");
 }
 
 TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
@@ -427,9 +425,9 @@ TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
   scene.leave_file("all have heard");
   for (int rank = 0; rank < 4; ++rank) {
     const std::string heard = scene.output(rank);
-    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 5: Process 4 is dead.\n"), std::string::npos) << heard;
+    EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 5: Rank 4 is dead.\n"), std::string::npos) << heard;
     EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
-    EXPECT_EQ(scene.errors(rank).find("Process 4 has not come"), std::string::npos);
+    EXPECT_EQ(scene.errors(rank).find("Rank 4 has not come"), std::string::npos);
   }
 }
 
@@ -453,7 +451,7 @@ TEST_P(KilledInBackward, IsNamedOnAllOthersWithinFiveSeconds) {
       if (rank == 1) continue;
       const std::string heard = scene.output(rank), who = "rank " + std::to_string(rank) + " of " + std::to_string(size);
       EXPECT_EQ(heard.find("process " + std::to_string(rank) + " heard: backward" + place + " failed on " + who +
-                           ": Process 1 is dead.\n"),
+                           ": Rank 1 is dead.\n"),
                 0U)
           << heard;
       EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since backward"),
@@ -472,7 +470,7 @@ INSTANTIATE_TEST_SUITE_P(Scenes, KilledInBackward,
 TEST(Scenes, ADeadProcessIsNotWaitedForBecauseOfItsChildren) {
   Scene scene("killed_with_a_child", 2);
   const std::string heard = scene.output(0);
-  EXPECT_NE(heard.find("failed on rank 0 of 2: Process 1 is dead.\n"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("failed on rank 0 of 2: Rank 1 is dead.\n"), std::string::npos) << heard;
   EXPECT_LT(scene.rank(0).wait().seconds, 14) << "not when the child ended";
 }
 
@@ -491,23 +489,22 @@ TEST(Scenes, ACopyOfAProcessDoesNotEndItsGroup) {
 
 TEST(Scenes, AnEarlyEndOnAnotherMachineIsToldAsSuch) {
   Scene finished("returns_early", 2, {}, 1);
-  EXPECT_EQ(
-      finished.output(0),
-      "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 has finished and will not come.\n"
-      "  - Process 0: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n"
-      "  - Process 1: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at scenes.cpp:N\n");
+  EXPECT_EQ(finished.output(0),
+            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Rank 1 has finished and left the group.\n"
+            "  - Rank 0: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n"
+            "  - Rank 1: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at scenes.cpp:N\n");
   Scene failed("throws_early", 2, {}, 1);
-  EXPECT_NE(failed.output(0).find("Process 1 has failed.\n"), std::string::npos) << failed.output(0);
+  EXPECT_NE(failed.output(0).find("Rank 1 has failed.\n"), std::string::npos) << failed.output(0);
 }
 
 TEST(Scenes, MachinesTellEachOther) {
   Scene scene("killed_in_a_barrier", 4, {}, 2);
   const std::string story =
-      "Process 3 is dead.\n"
-      "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 2: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Process 3: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+      "Rank 3 is dead.\n"
+      "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 2: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+      "  - Rank 3: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
   for (int rank : {0, 1, 2}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
@@ -518,17 +515,17 @@ TEST(Scenes, MachinesTellEachOther) {
 TEST(Scenes, ADeadRankThatWasAloneOnItsMachineIsKnownByItsConnections) {
   Scene scene("killed_in_a_barrier", 2, {}, 1);
   EXPECT_EQ(scene.output(0),
-            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 is dead.\n"
-            "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-            "  - Process 1: dead, its connections are closed\n");
+            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Rank 1 is dead.\n"
+            "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+            "  - Rank 1: dead, its connections are closed\n");
 }
 
 TEST(Scenes, ARankOfAnotherMachineThatIsStoppedDoesNotAnswer) {
   Scene scene("stopped", 2, {}, 1);
   EXPECT_EQ(scene.output(0),
-            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Process 1 is not responding.\n"
-            "  - Process 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-            "  - Process 1: not responding, it does not answer\n");
+            "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Rank 1 is not responding.\n"
+            "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
+            "  - Rank 1: not responding, it does not answer\n");
   scene.rank(1).signal(SIGCONT);
 }
 

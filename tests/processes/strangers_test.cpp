@@ -143,7 +143,7 @@ TEST(Strangers, WhoWritesAClaimIntoTheStoreWithoutTheSecretStopsTheStart) {
   EXPECT_EQ(stranger.exit_code, 0) << stranger.errors;
   const auto result = first->wait();
   EXPECT_EQ(result.exit_code, 3) << result.output;
-  EXPECT_NE(result.output.find("by somebody who does not know the shared secret"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("that failed authentication with the shared secret"), std::string::npos) << result.output;
 }
 
 TEST(Strangers, ASecretThatCannotProtectIsAnError) {
@@ -211,7 +211,7 @@ TEST(Listening, AtAllAddressesBecauseNoneIsKnownIsSaid) {
   EXPECT_NE(result.errors.find("MASTER_ADDR=192.0.2.1 is no address of this host: rank 0 listens at all addresses of this host"),
             std::string::npos)
       << result.errors;
-  EXPECT_NE(result.output.find("these ranks did not come within 0 s: 1."), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("these ranks did not join within 0 s: 1."), std::string::npos) << result.output;
 }
 
 TEST(Strangers, ProgramsThatFollowEachOtherInOneLaunchAreNone) {

@@ -206,7 +206,7 @@ TEST_F(TogetherCudaOffload, CopiesNeitherOvertakeTheComputingNorAreOvertaken) {
     }
     const auto counts = stacks.model->offload_counts();
     EXPECT_LE(counts.peak_bytes, uint64_t{3} * (Stacks::kWidth * Stacks::kWidth * 4 + 256)) << place;
-    EXPECT_LE(counts.unforeseen, 3) << place;
+    EXPECT_LE(counts.prefetch_misses, 3) << place;
   }
 }
 

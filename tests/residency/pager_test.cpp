@@ -1,4 +1,4 @@
-// The engine alone, with homes that fail, and random orders of use.
+// The engine alone, with stores that fail, and random orders of use.
 #include <accelerate/core/error.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -23,9 +23,9 @@ namespace residency = accelerate::residency;
 namespace {
 
 /// Bytes in memory that cannot always be read.
-class MemoryHome final : public residency::WeightHome {
+class MemoryStore final : public residency::WeightStore {
  public:
-  explicit MemoryHome(const at::Tensor& bytes) : WeightHome(bytes.nbytes()), bytes_(bytes.contiguous().clone()) {}
+  explicit MemoryStore(const at::Tensor& bytes) : WeightStore(bytes.nbytes()), bytes_(bytes.contiguous().clone()) {}
   std::string where() const override { return "a test"; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
     if (fails) throw CheckpointError("the disk is broken");
@@ -47,18 +47,18 @@ struct Weights {
     residency::intercept_operators();
     for (int i = 0; i < count; ++i) {
       resident.push_back(torch::randn({1 + torch::randint(largest, {1}).item<int64_t>()}));
-      homes.push_back(std::make_shared<MemoryHome>(resident.back()));
+      stores.push_back(std::make_shared<MemoryStore>(resident.back()));
       paged.push_back(resident.back().clone());
       residency::set_key(paged.back(), true);
       const auto& storage = paged.back().storage();
       pager->add_unit(
           {{"weight" + std::to_string(i),
-            c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), homes.back()}});
+            c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), stores.back()}});
     }
   }
   std::shared_ptr<residency::Pager> pager;
   std::vector<at::Tensor> resident, paged;
-  std::vector<std::shared_ptr<MemoryHome>> homes;
+  std::vector<std::shared_ptr<MemoryStore>> stores;
 };
 
 TEST(UseOrder, AnOrderIsExpectedAgainAndABackwardPassIsToldFromAForwardPass) {
@@ -109,14 +109,14 @@ TEST(Pager, RandomUsesReadAndWriteWhatResidentTensorsWould) {
 TEST(Pager, AHomeThatCannotBeReadIsAnErrorUntilItCan) {
   torch::manual_seed(1);
   Weights weights(3, 1);
-  weights.homes[1]->fails = true;
+  weights.stores[1]->fails = true;
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(weights.paged[0].sum().item<float>(), weights.resident[0].sum().item<float>());
     EXPECT_THROW(weights.paged[1].sum(), CheckpointError);
     EXPECT_THROW(weights.paged[0].sum() + weights.paged[1].max(), CheckpointError);
     EXPECT_EQ(weights.paged[2].sum().item<float>(), weights.resident[2].sum().item<float>());
   }
-  weights.homes[1]->fails = false;
+  weights.stores[1]->fails = false;
   EXPECT_EQ(weights.paged[1].sum().item<float>(), weights.resident[1].sum().item<float>());
 }
 
@@ -124,13 +124,13 @@ TEST(CopyLane, BringsWhatThreadsReadByWayOfItsBuffersAndToldFailures) {
   torch::manual_seed(1);
   residency::CopyLane lane(c10::kCPU, 2);
   const auto elements = torch::randint(256, {int64_t{30} << 20}, torch::kByte);
-  const auto home = std::make_shared<MemoryHome>(elements);
+  const auto store = std::make_shared<MemoryStore>(elements);
   for (const bool fails : {false, true, false}) {
-    home->fails = fails;
+    store->fails = fails;
     const auto to = torch::zeros({elements.numel() + 100}, torch::kByte);
-    const auto transfer = std::make_shared<residency::Transfer>(std::vector<residency::Transfer::Load>{{home, to, 100}}, &lane);
-    residency::Carriers carriers(3);
-    carriers.carry(transfer, false);
+    const auto transfer = std::make_shared<residency::Transfer>(std::vector<residency::Transfer::Load>{{store, to, 100}}, &lane);
+    residency::IoThreadPool io_threads(3);
+    io_threads.submit(transfer, false);
     if (fails) {
       EXPECT_THROW(transfer->finish(), CheckpointError);
     } else {
@@ -151,7 +151,7 @@ TEST(Pager, ThreadsMeetFailuresAndTheOthersGoOn) {
       std::mt19937 random(static_cast<unsigned>(t));
       for (int use = 0; use < 500; ++use) {
         const size_t i = random() % weights.paged.size();
-        if (t == 0 && use % 7 == 0) weights.homes[3]->fails = !weights.homes[3]->fails;
+        if (t == 0 && use % 7 == 0) weights.stores[3]->fails = !weights.stores[3]->fails;
         try {
           wrong += weights.paged[i].sum().item<float>() != weights.resident[i].sum().item<float>();
         } catch (const CheckpointError&) {

@@ -43,7 +43,7 @@ class DefectiveStep : public OptimizerStep {
     ++steps_;
   }
   at::Tensor take(const std::function<at::Tensor()>& closure) override { return closure(); }
-  std::function<void()> take_unless(const accelerate::detail::StepConditions& conditions) override {
+  std::function<void()> step_unless_inf(const accelerate::detail::StepConditions& conditions) override {
     if (defect_ == unskipped || conditions.found_inf->item<float>() == 0) take(conditions.divisor);
     return [] {};
   }

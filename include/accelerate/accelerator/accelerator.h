@@ -45,10 +45,10 @@ class Accelerator : public Preparation {
 
   // --- Taking a step -----------------------------------------------------------------------------------------------------
   /// Gradients of the loss, divided by gradient_accumulation_steps and scaled where fp16 asks for it; the mean over all processes
-  /// where they are exchanged. A DistributedError names the process that is missing.
+  /// where they are all-reduced. A DistributedError names the process that is missing.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {},
                 std::source_location where = std::source_location::current());
-  /// A scope for one batch: whether its gradients are exchanged and applied is decided here, see sync_gradients.
+  /// A scope for one batch: whether its gradients are all-reduced and applied is decided here, see sync_gradients.
   /// UsageError when weights have changed since the batch before and its gradients are still to be stepped with.
   template <ModuleType M>
   NoSyncScope accumulate(const Model<M>& model, std::source_location where = std::source_location::current()) {
@@ -74,7 +74,7 @@ class Accelerator : public Preparation {
                           std::source_location where = std::source_location::current()) {
     return CapturedStep<F>(std::move(step), step_capture(options, where));
   }
-  /// True while gradients are exchanged and optimizers step.
+  /// True while gradients are all-reduced and optimizers step.
   bool sync_gradients() const { return gradients_->sync_gradients(); }
   void set_sync_gradients(bool on) { gradients_->set_sync_gradients(on); }
   int gradient_accumulation_steps() const { return gradients_->num_steps(); }
@@ -84,7 +84,7 @@ class Accelerator : public Preparation {
   NoSyncScope no_sync(const Model<M>& model) const {
     return model.no_sync();
   }
-  /// A scope in which the next backward pass exchanges gradients although its forward pass was made under no_sync.
+  /// A scope in which the next backward pass all-reduces gradients although its forward pass was made under no_sync.
   template <ModuleType M>
   TriggerSyncScope trigger_sync_in_backward(const Model<M>& model) const {
     return TriggerSyncScope(model.core());
@@ -156,7 +156,7 @@ class Accelerator : public Preparation {
   requires(!std::same_as<B, GatherForMetricsOptions>) std::tuple<A, B> gather_for_metrics(
       const A& a, const B& b, std::source_location where = std::source_location::current())
   const { return gather_each(where, a, b); }
-  /// Three and more: behind so many C++ has no place for the source line, so errors do not name it.
+  /// Three and more: std::source_location cannot follow a parameter pack, so errors do not name the line.
   template <class A, class B, class C, class... Rest>
   requires(!std::same_as<B, GatherForMetricsOptions> &&
            !std::same_as<C, std::source_location>) std::tuple<A, B, C, Rest...> gather_for_metrics(const A& a, const B& b,

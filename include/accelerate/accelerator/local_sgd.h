@@ -7,14 +7,14 @@
 namespace accelerate {
 
 /// While it lives, each process trains its model alone, and every so many steps all take the mean of their weights: far fewer
-/// exchanges than one of gradients a step. One process alone trains as always.
+/// collectives than one of gradients a step. One process alone trains as always.
 ///
 ///   LocalSGD local(accelerator, model, 8);
 ///   for (auto& batch : loader) { …; optimizer.step(); local.step(); }
 ///   local.finish();
 class [[nodiscard]] LocalSGD {
  public:
-  /// UsageError when `local_sgd_steps` is less than 1. Not `enabled`: gradients are exchanged as always.
+  /// UsageError when `local_sgd_steps` is less than 1. Not `enabled`: gradients are all-reduced as always.
   template <ModuleType M>
   LocalSGD(const Accelerator& accelerator, const Model<M>& model, int64_t local_sgd_steps, bool enabled = true)
       : LocalSGD(accelerator.state(), model.core(), local_sgd_steps, enabled) {}
@@ -25,7 +25,7 @@ class [[nodiscard]] LocalSGD {
 
   /// After a step of the optimizer, on all processes: every local_sgd_steps-th takes the mean.
   void step(std::source_location where = std::source_location::current());
-  /// Takes the mean a last time; from now on gradients are exchanged again. A second call does nothing.
+  /// Takes the mean a last time; from now on gradients are all-reduced again. A second call does nothing.
   void finish(std::source_location where = std::source_location::current());
 
  private:

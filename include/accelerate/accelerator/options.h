@@ -37,7 +37,7 @@ struct AcceleratorOptions {
   ProjectConfiguration project = {};
   /// Whose random states are made equal when a pass over a loader begins.
   std::vector<RngType> rng_types = {RngType::generator};
-  /// How gradients are exchanged.
+  /// How gradients are all-reduced.
   DdpOptions ddp = {};
   /// How losses are scaled under fp16.
   GradScalerOptions grad_scaler = {};

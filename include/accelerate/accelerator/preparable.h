@@ -30,7 +30,7 @@ struct PlacementOptions {
 
 struct PrepareModelOptions {
   std::optional<bool> device_placement = {};
-  /// The model is only evaluated: its gradients are not exchanged.
+  /// The model is only evaluated: its gradients are not all-reduced.
   bool evaluation_mode = false;
 };
 
@@ -100,8 +100,8 @@ concept TorchLoader = requires(const T& loader) {
 
 /// What can be given to `prepare`, rightly or not: all but what tells it how and where.
 template <class T>
-concept GivenToPrepare = !std::same_as<std::remove_cvref_t<T>, PrepareOptions> &&
-    !std::same_as<std::remove_cvref_t<T>, std::source_location>;
+concept GivenToPrepare =
+    !std::same_as<std::remove_cvref_t<T>, PrepareOptions> && !std::same_as<std::remove_cvref_t<T>, std::source_location>;
 
 /// Stands for what is made of something that is not Preparable, so that a mistake is told once.
 struct NotPrepared {};

@@ -34,7 +34,7 @@ class Preparation : public ProcessControl {
   auto prepare(A&& a, B&& b, C&& c, D&& d, std::source_location where = std::source_location::current()) {
     return prepare_all({}, where, std::forward<A>(a), std::forward<B>(b), std::forward<C>(c), std::forward<D>(d));
   }
-  /// Five and more: behind so many C++ has no place for the source line, so errors do not name it.
+  /// Five and more: std::source_location cannot follow a parameter pack, so errors do not name the line.
   template <detail::GivenToPrepare... Objects>
   requires(sizeof...(Objects) > 4) auto prepare(Objects&&... objects) {
     return prepare_all({}, {}, std::forward<Objects>(objects)...);

@@ -32,7 +32,7 @@ class ProcessControl {
   bool is_last_process() const { return state_.is_last_process(); }
   bool use_distributed() const { return state_.use_distributed(); }
 
-  // --- Exchanging: see collectives.h -------------------------------------------------------------------------------------
+  // --- Collectives: see collectives.h -------------------------------------------------------------------------------------
   template <class T>
   T gather(T data, std::source_location where = std::source_location::current()) const {
     return accelerate::gather(state_, std::move(data), where);

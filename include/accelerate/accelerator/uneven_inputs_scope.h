@@ -17,7 +17,7 @@ struct JoinUnevenInputsOptions {
   std::source_location where = std::source_location::current();
 };
 
-/// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in what the others exchange
+/// What `join_uneven_inputs` returns. While it lives, a process whose data have ended takes part in the collectives of the others
 /// until theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
 class [[nodiscard]] UnevenInputsScope {
  public:

@@ -47,7 +47,7 @@ struct DispatchOptions {
 /// What came to a main device from disk or from host memory.
 struct OffloadCounts {
   /// Layers brought, and those of them that were not foreseen.
-  int64_t loads = 0, unforeseen = 0;
+  int64_t loads = 0, prefetch_misses = 0;
   uint64_t bytes_read = 0;
   /// The most memory that offloaded weights took at once.
   uint64_t peak_bytes = 0;

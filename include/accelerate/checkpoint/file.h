@@ -14,7 +14,8 @@ namespace accelerate {
 /// A std::filesystem::path is a string here, without the cost of its header.
 void save_file(const TensorDict& tensors, const std::string& path);
 
-/// Reads a safetensors file or a dictionary of tensors that torch.save wrote, onto `device`. CheckpointError names the file and what is wrong with it.
+/// Reads a safetensors file or a dictionary of tensors that torch.save wrote, onto `device`. CheckpointError names the file and
+/// what is wrong with it.
 TensorDict load_file(const std::string& path, c10::Device device = c10::kCPU);
 
 }  // namespace accelerate

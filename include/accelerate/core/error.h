@@ -24,7 +24,7 @@ class ConfigError : public Error {
   using Error::Error;
 };
 
-/// Something went wrong between processes. Names the rank and the call. After an exchange that failed half-way the group is
+/// Something went wrong between processes. Names the rank and the call. After a collective that failed half-way the group is
 /// unusable, and every later call on it says so.
 class DistributedError : public Error {
  public:

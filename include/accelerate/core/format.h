@@ -56,8 +56,8 @@ concept HasFormatAs = requires(const T& value) {
 /// What `format`, `print` and the loggers take: bool, char, integers, floating point, text, paths, and enumerations or
 /// classes with a `to_string` found beside them. Tensors, where accelerate/distributed/format_tensor.h is included.
 template <typename T>
-concept Formattable = detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T> ||
-    detail::HasFormatAs<T>;
+concept Formattable =
+    detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T> || detail::HasFormatAs<T>;
 
 /// One value on its way into a text. Keeps a copy, so it may outlive what it was made from.
 class FormatArgument {

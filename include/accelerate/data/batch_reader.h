@@ -13,7 +13,7 @@
 namespace accelerate::detail {
 
 /// A batch or sample of a type that only its reader knows.
-using Anything = std::shared_ptr<void>;
+using ErasedBatch = std::shared_ptr<void>;
 
 /// What the generators of a dataset's samples depend on, beside the position of each.
 struct SampleSeed {
@@ -65,34 +65,34 @@ class BatchReader {
   virtual bool takes_epoch() const = 0;
 
   /// Of a map-style dataset: the batch of the samples at `indices`, and one sample that is no batch.
-  virtual Anything read(const Indices&, const SampleSeed&) const { return nullptr; }
-  virtual Anything read_one(int64_t, const SampleSeed&) const { return nullptr; }
+  virtual ErasedBatch read(const Indices&, const SampleSeed&) const { return nullptr; }
+  virtual ErasedBatch read_one(int64_t, const SampleSeed&) const { return nullptr; }
   /// Of an iterable one: a pass over its samples, a batch of such samples, and one sample that is no batch.
-  virtual Source<Anything> open() const { return {}; }
-  virtual Anything join(const std::vector<Anything>&) const { return nullptr; }
-  virtual Anything join_one(const Anything&) const { return nullptr; }
+  virtual Source<ErasedBatch> open() const { return {}; }
+  virtual ErasedBatch join(const std::vector<ErasedBatch>&) const { return nullptr; }
+  virtual ErasedBatch join_one(const ErasedBatch&) const { return nullptr; }
 
   /// Of a batch: its tensors, to read or replace in place.
-  virtual Leaves leaves(const Anything& batch) const = 0;
+  virtual Leaves leaves(const ErasedBatch& batch) const = 0;
   /// Whether it can travel as plain data, and as such.
   virtual bool sends() const = 0;
-  virtual Value to_value(const Anything& batch) const = 0;
-  virtual Anything from_value(const Value& value) const = 0;
+  virtual Value to_value(const ErasedBatch& batch) const = 0;
+  virtual ErasedBatch from_value(const Value& value) const = 0;
 };
 
 template <class Batch>
 class BatchType : public BatchReader {
  public:
-  Leaves leaves(const Anything& batch) const override { return leaves_of(*static_cast<Batch*>(batch.get())); }
+  Leaves leaves(const ErasedBatch& batch) const override { return leaves_of(*static_cast<Batch*>(batch.get())); }
   bool sends() const override { return sendable<Batch>(); }
-  Value to_value(const Anything& batch) const override {
+  Value to_value(const ErasedBatch& batch) const override {
     if constexpr (sendable<Batch>()) {
       return accelerate::to_value(*static_cast<const Batch*>(batch.get()));
     } else {
       return {};
     }
   }
-  Anything from_value(const Value& value) const override {
+  ErasedBatch from_value(const Value& value) const override {
     if constexpr (sendable<Batch>()) {
       return std::make_shared<Batch>(accelerate::from_value<Batch>(value));
     } else {

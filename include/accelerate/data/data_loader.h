@@ -19,7 +19,7 @@ class LoaderPass {
  public:
   virtual ~LoaderPass() = default;
   /// The next batch; null at the end.
-  virtual Anything next() = 0;
+  virtual ErasedBatch next() = 0;
 };
 
 /// What a data loader is whatever its batches are. Copies are the same loader.
@@ -103,7 +103,7 @@ class LoaderIterator {
 
  private:
   std::shared_ptr<LoaderPass> pass_;
-  Anything batch_;
+  ErasedBatch batch_;
 };
 
 }  // namespace detail

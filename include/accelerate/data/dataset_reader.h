@@ -22,7 +22,7 @@ void unstack(const Leaves& leaves);
 struct DefaultCollate {};
 
 template <class Batch, class Sample, class Collate>
-Anything join_samples(const Collate& collate_fn, std::vector<Sample> samples, const Indices& indices) {
+ErasedBatch join_samples(const Collate& collate_fn, std::vector<Sample> samples, const Indices& indices) {
   if constexpr (std::is_same_v<Collate, DefaultCollate> && !Collatable<Sample>) {
     return nullptr;  // does not compile, see batch_type
   } else if constexpr (std::is_same_v<Collate, DefaultCollate>) {
@@ -38,13 +38,13 @@ Anything join_samples(const Collate& collate_fn, std::vector<Sample> samples, co
 
 /// A sample that is handed out alone. Where batches are of another type it is made one and, by default, taken apart again.
 template <class Batch, class Sample, class Collate>
-Anything lone_sample(const Collate& collate_fn, Sample sample) {
+ErasedBatch lone_sample(const Collate& collate_fn, Sample sample) {
   if constexpr (std::is_same_v<Batch, Sample>) {
     return std::make_shared<Batch>(std::move(sample));
   } else {
     std::vector<Sample> one;
     one.push_back(std::move(sample));
-    Anything batch = join_samples<Batch>(collate_fn, std::move(one), {});
+    ErasedBatch batch = join_samples<Batch>(collate_fn, std::move(one), {});
     if constexpr (std::is_same_v<Collate, DefaultCollate>) unstack(leaves_of(*static_cast<Batch*>(batch.get())));
     return batch;
   }
@@ -65,7 +65,7 @@ class MapReader : public BatchType<Batch> {
   void set_epoch(int64_t epoch) override { tell_epoch(*dataset_, epoch); }
   bool takes_epoch() const override { return true; }
 
-  Anything read(const Indices& indices, const SampleSeed& seed) const override {
+  ErasedBatch read(const Indices& indices, const SampleSeed& seed) const override {
     if constexpr (kWhole) {
       try {
         return std::make_shared<Batch>(get_batch_of(*dataset_, indices));
@@ -79,7 +79,7 @@ class MapReader : public BatchType<Batch> {
       return join_samples<Batch>(collate_, std::move(samples), indices);
     }
   }
-  Anything read_one(int64_t index, const SampleSeed& seed) const override {
+  ErasedBatch read_one(int64_t index, const SampleSeed& seed) const override {
     if constexpr (kWhole && !std::is_same_v<Batch, SampleOf<D>>) {
       return read({index}, seed);
     } else {
@@ -126,13 +126,13 @@ class IterableReader : public BatchType<Batch> {
     }
   }
 
-  Source<Anything> open() const override {
+  Source<ErasedBatch> open() const override {
     // The iterators are made at the first call, by the thread that reads. They and the dataset live as long as the source.
     struct Walk {
       std::shared_ptr<D> dataset;
       std::optional<IteratorOf<D>> at = {};
     };
-    return [walk = std::make_shared<Walk>(Walk{dataset_})]() -> std::optional<Anything> {
+    return [walk = std::make_shared<Walk>(Walk{dataset_})]() -> std::optional<ErasedBatch> {
       if (walk->at) {
         ++*walk->at;
       } else {
@@ -142,14 +142,14 @@ class IterableReader : public BatchType<Batch> {
       return std::make_shared<Sample>(**walk->at);
     };
   }
-  Anything join(const std::vector<Anything>& samples) const override {
+  ErasedBatch join(const std::vector<ErasedBatch>& samples) const override {
     std::vector<Sample> own;
     own.reserve(samples.size());
     // Copied: a sample that fills up the last batch is in the first one too.
     for (const auto& sample : samples) own.push_back(*static_cast<const Sample*>(sample.get()));
     return join_samples<Batch>(collate_, std::move(own), {});
   }
-  Anything join_one(const Anything& sample) const override {
+  ErasedBatch join_one(const ErasedBatch& sample) const override {
     return lone_sample<Batch>(collate_, *static_cast<const Sample*>(sample.get()));
   }
 

@@ -4,7 +4,7 @@
 #include <accelerate/distributed/objects.h>
 #include <accelerate/distributed/process_state.h>
 
-/// Exchanges between processes. Every process calls the same ones in the same order. Accelerator has them as members.
+/// Collectives between processes. Every process calls the same ones in the same order. Accelerator has them as members.
 namespace accelerate {
 
 /// How `reduce` joins the tensors of all processes. `none` adds them, as in Python.

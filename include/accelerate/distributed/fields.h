@@ -52,7 +52,8 @@ struct NoBase {};
 template <class T>
 concept HasBaseClass = requires {
   T{AnyBase<T>()};
-} && !requires { T{NoBase()}; };
+}
+&&!requires { T{NoBase()}; };
 
 /// A struct of the user's own whose fields can be bound to names: no constructors, no private parts.
 template <class T>

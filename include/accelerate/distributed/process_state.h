@@ -84,7 +84,7 @@ class ProcessState {
   /// "gloo", "nccl", or "" for a single process that nobody launched.
   const std::string& backend() const;
   c10::Device device() const;
-  /// ACCELERATE_DEBUG_MODE: every exchange first compares the shapes of all processes.
+  /// ACCELERATE_DEBUG_MODE: every collective first compares the shapes of all processes.
   bool debug() const;
 
   /// Returns when every process has called it.
@@ -95,7 +95,7 @@ class ProcessState {
   /// The same for the processes of each machine.
   FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const;
 
-  /// For the exchanges in collectives.h; null for a single process that nobody launched.
+  /// For the collectives in collectives.h; null for a single process that nobody launched.
   const std::shared_ptr<Communicator>& communicator() const;
 
   /// As Python prints it, in five lines.

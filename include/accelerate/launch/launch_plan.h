@@ -42,7 +42,7 @@ struct LaunchOptions {
   std::string log_dir = {};
   /// ROLE_NAME of the processes, and the beginning of a teed line.
   std::string role = "default";
-  /// Workers check their exchanges (ACCELERATE_DEBUG_MODE).
+  /// Workers check their collectives (ACCELERATE_DEBUG_MODE).
   bool debug = false;
   /// How often all ranks are started again after one has failed.
   int max_restarts = 0;

@@ -13,7 +13,7 @@ struct DdpOptions {
   /// Every process starts a forward pass with the buffers of the main process.
   bool broadcast_buffers = true;
   /// Gradients travel in buckets of about this many MiB, so that the first ones leave while the last are being calculated. 0: the
-  /// main process chooses by how fast exchanges are, which takes a moment in prepare.
+  /// main process chooses by how fast all-reduces are, which takes a moment in prepare.
   int bucket_cap_mb = 25;
   /// Parameters that a forward pass does not use are looked for, and need no gradient. Without it they are an error.
   bool find_unused_parameters = false;

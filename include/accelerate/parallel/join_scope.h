@@ -10,14 +10,14 @@ class Join;
 class ModelCore;
 }  // namespace detail
 
-/// While it lives, processes may have different numbers of batches for its models: one that has no more takes part in what the
-/// others exchange, with gradients of zero, until none has any. Gradients are divided by the number of all processes, as always.
-/// Exchanges that are not those of its models are not taken part in: make none in the loop.
+/// While it lives, processes may have different numbers of batches for its models: one that has no more takes part in the
+/// collectives of the others, with gradients of zero, until none has any. Gradients are divided by the number of all processes,
+/// as always. Collectives that are not those of its models are not taken part in: make none in the loop.
 class [[nodiscard]] JoinScope {
  public:
   /// No effect.
   JoinScope();
-  /// All processes make it, with the same models in the same order, and none has a round open. `where` names its exchanges.
+  /// All processes make it, with the same models in the same order, and none has a round open. `where` names its collectives.
   explicit JoinScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
                      std::source_location where = std::source_location::current());
   JoinScope(JoinScope&& other) noexcept;

@@ -26,9 +26,9 @@ namespace accelerate {
 struct ModelOptions {
   /// Move it to the device of this process.
   bool place = true;
-  /// It will not be trained: nothing is exchanged, not even its weights.
+  /// It will not be trained: nothing is sent, not even its weights.
   bool evaluation_mode = false;
-  /// How its gradients are exchanged.
+  /// How its gradients are all-reduced.
   DdpOptions ddp = {};
   /// The dtype that its forward pass casts to; its outputs are cast back to float32.
   std::optional<c10::ScalarType> autocast = {};
@@ -68,7 +68,7 @@ class ModelCore {
   bool wants_outputs() const;
   void after_forward(const Leaves* outputs) const;
 
-  /// Exchanges gradients with the other processes; null when there are none or nothing is trained.
+  /// All-reduces gradients with the other processes; null when there are none or nothing is trained.
   const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
 
   // --- Guards against training that goes wrong without a word ------------------------------------------------------------
@@ -105,9 +105,9 @@ class ModelCore {
   ProcessState state_;
   ModelOptions options_;
   std::source_location where_;
-  std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
-  std::unique_ptr<KnownParameters> known_;       // null where nothing is synchronised
-  std::unique_ptr<WeightProbe> probe_;           // made when it is first needed
+  std::shared_ptr<DataParallel> data_parallel_;   // goes before the group does
+  std::unique_ptr<KnownParameters> known_;        // null where nothing is synchronised
+  std::unique_ptr<WeightProbe> probe_;            // made when it is first needed
   std::atomic<bool> forward_since_step_ = false;  // threads may run inference without NoGradGuard
   bool shares_parameters_ = false;
   bool loader_warned_ = false;
@@ -135,7 +135,7 @@ class Model {
   Model(std::shared_ptr<M> module, std::shared_ptr<detail::ModelCore> core)
       : module_(std::move(module)), core_(std::move(core)) {}
 
-  /// A forward pass. On several processes all of them run it, and a backward pass through what it returns exchanges gradients.
+  /// A forward pass. On several processes all of them run it, and a backward pass through what it returns all-reduces gradients.
   /// UsageError names parameters that the backward pass before did not reach.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) const {
@@ -162,7 +162,7 @@ class Model {
   TensorDict named_parameters() const { return core_->named_parameters(); }
 
   /// Backward passes through forward passes in this scope add up gradients on each process alone; the first one after it
-  /// exchanges the sum.
+  /// all-reduces the sum.
   NoSyncScope no_sync() const { return NoSyncScope({core_}); }
 
   M* operator->() const { return module_.get(); }

@@ -8,14 +8,14 @@ namespace accelerate {
 struct PowerSgdOptions {
   /// The rank of the matrices that travel. 1 compresses most; 2 and 4 cost more and lose less.
   int64_t matrix_approximation_rank = 1;
-  /// So many exchanges at the start are plain ones: gradients are most sensitive then. At least 2 with error feedback or a warm
-  /// start, which remember what belongs to a bucket, and buckets are made anew after the first exchange.
+  /// So many all-reduces at the start are plain ones: gradients are most sensitive then. At least 2 with error feedback or a warm
+  /// start, which remember what belongs to a bucket, and buckets are made anew after the first all-reduce.
   int64_t start_powerSGD_iter = 1000;
   /// A parameter whose gradient would not become smaller by this factor travels as it is.
   double min_compression_rate = 2;
-  /// What an exchange lost is added to the gradients of the next one.
+  /// What an all-reduce lost is added to the gradients of the next one.
   bool use_error_feedback = true;
-  /// An exchange begins with the factors of the one before, not with random ones.
+  /// An all-reduce begins with the factors of the one before, not with random ones.
   bool warm_start = true;
   /// Added to the norm of every column that is normalised.
   double orthogonalization_epsilon = 0;

@@ -8,7 +8,7 @@ namespace accelerate {
 namespace detail {
 class ModelCore;
 
-/// Puts back, at its end, how models exchanged gradients at its beginning.
+/// Puts back, at its end, how models all-reduced gradients at its beginning.
 class SyncScope {
  public:
   SyncScope() = default;
@@ -31,15 +31,15 @@ class SyncScope {
 
 }  // namespace detail
 
-/// While it lives, forward passes of its models are not followed by an exchange of gradients: see Model::no_sync.
+/// While it lives, forward passes of its models are not followed by an all-reduce of gradients: see Model::no_sync.
 class [[nodiscard]] NoSyncScope : public detail::SyncScope {
  public:
   NoSyncScope() = default;
   explicit NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models);
 };
 
-/// While it lives, the next backward pass exchanges gradients, although its forward pass was made under no_sync: for several
-/// forward passes that are followed by several backward passes, of which the last one exchanges.
+/// While it lives, the next backward pass all-reduces gradients, although its forward pass was made under no_sync: for several
+/// forward passes that are followed by several backward passes, of which the last one synchronises.
 class [[nodiscard]] TriggerSyncScope : public detail::SyncScope {
  public:
   TriggerSyncScope() = default;

@@ -26,10 +26,10 @@ class Preparation;
 /// whether it was skipped. Copies are the same optimizer.
 class AcceleratedOptimizer {
  public:
-  /// `optimizer` must stay where it is and outlive this and its copies: UsageError, from whatever needs it, when one of LibTorch's
-  /// does not. References to its `defaults()` are not valid any more. Without
-  /// `scaler` steps are never skipped. Where a weight that modules share is listed more than once the optimizer forgets the
-  /// repetitions, as Python never has them. With `device_placement` the state it has already goes to where its parameters are.
+  /// `optimizer` must stay where it is and outlive this and its copies: UsageError, from whatever needs it, when one of
+  /// LibTorch's does not. References to its `defaults()` are not valid any more. Without `scaler` steps are never skipped. Where
+  /// a weight that modules share is listed more than once the optimizer forgets the repetitions, as Python never has them. With
+  /// `device_placement` the state it has already goes to where its parameters are.
   AcceleratedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<GradientState> gradient_state,
                        std::shared_ptr<GradScaler> scaler = nullptr, bool device_placement = true);
   AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_ptr<GradientState> gradient_state,

@@ -26,7 +26,7 @@ struct FollowedOptimizer {
 
 /// When a prepared scheduler steps.
 struct SchedulerRule {
-  /// Says when gradients are exchanged, and steps are taken at all.
+  /// Says when gradients are all-reduced, and steps are taken at all.
   std::shared_ptr<const GradientState> gradients;
   std::vector<FollowedOptimizer> optimizers;
   int num_processes = 1;

@@ -14,7 +14,7 @@ namespace accelerate {
 struct GradientAccumulationOptions {
   /// The last batch of a loader ends an accumulation, however short it is.
   bool sync_with_dataloader = true;
-  /// Exchange gradients after every batch all the same: more traffic, less memory.
+  /// All-reduce gradients after every batch all the same: more traffic, less memory.
   bool sync_each_batch = false;
   /// The dtype in which gradients are added up between steps; nothing: that of their parameters. float32 keeps the small ones of
   /// weights in bfloat16; bfloat16 saves memory where weights are float32. Such steps are not captured.
@@ -39,7 +39,7 @@ class GradientState {
   void set_num_steps(int num_steps);
   const GradientAccumulationOptions& options() const { return options_; }
 
-  /// True while gradients are exchanged and steps are taken; false in the batches between.
+  /// True while gradients are all-reduced and steps are taken; false in the batches between.
   bool sync_gradients() const { return sync_gradients_; }
   void set_sync_gradients(bool on) { sync_gradients_ = on; }
   /// Counts a batch, decides sync_gradients for it, and returns that.

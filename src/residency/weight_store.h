@@ -11,9 +11,9 @@
 namespace accelerate::residency {
 
 /// Where the bytes of a weight live while they are not where they are computed with.
-class WeightHome {
+class WeightStore {
  public:
-  virtual ~WeightHome() = default;
+  virtual ~WeightStore() = default;
 
   uint64_t size() const { return size_; }
   /// What errors call it.
@@ -26,11 +26,11 @@ class WeightHome {
   virtual const at::Tensor* fetchable() const { return nullptr; }
   /// Whether it takes changes.
   virtual bool writable() const { return false; }
-  /// Replaces all bytes. Only for a home that is writable.
+  /// Replaces all bytes. Only for a store that is writable.
   virtual void write(const void* from);
 
  protected:
-  explicit WeightHome(uint64_t size) : size_(size) {}
+  explicit WeightStore(uint64_t size) : size_(size) {}
 
  private:
   uint64_t size_;
@@ -43,9 +43,9 @@ class CheckpointFile;
 /// Opens a file for homes in it. CheckpointError when it cannot be opened.
 std::shared_ptr<const CheckpointFile> open_checkpoint_file(const std::string& path);
 /// A weight that is `size` bytes of `file` from `offset` on. CheckpointError when the file is shorter.
-std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size);
+std::shared_ptr<WeightStore> store_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size);
 /// A weight that is a file of its own, of raw bytes. It takes changes where it is ours; one of somebody else's is noticed. The
 /// file may still be `staged` under another name, and is renamed to `path` before it is used.
-std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged = "");
+std::shared_ptr<WeightStore> store_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged = "");
 
 }  // namespace accelerate::residency

@@ -13,7 +13,7 @@ namespace accelerate::detail {
 class KeptWorkers;
 
 /// What a loader reads, in which order, and by which means. Samplers and datasets are shared with the loaders made from it.
-struct Reading {
+struct LoaderSpec {
   std::shared_ptr<BatchReader> reader;
   DataLoaderOptions options;
   /// The order of a map-style dataset; null when the user gave the batches.
@@ -46,6 +46,6 @@ struct Reading {
 };
 
 /// Checks the options and makes the samplers they stand for.
-Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions options);
+LoaderSpec make_loader_spec(std::shared_ptr<BatchReader> reader, DataLoaderOptions options);
 
 }  // namespace accelerate::detail

@@ -1,4 +1,4 @@
-#include "residency/weight_home.h"
+#include "residency/weight_store.h"
 
 #include <accelerate/core/error.h>
 #include <fcntl.h>
@@ -86,7 +86,7 @@ class Descriptor {
   int number_;
 };
 
-void WeightHome::write(const void*) { throw UsageError(where() + " is not changed."); }
+void WeightStore::write(const void*) { throw UsageError(where() + " is not changed."); }
 
 class CheckpointFile {
  public:
@@ -113,10 +113,10 @@ class CheckpointFile {
 
 namespace {
 
-class HomeInFile final : public WeightHome {
+class HomeInFile final : public WeightStore {
  public:
   HomeInFile(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size)
-      : WeightHome(size), file_(std::move(file)), offset_(offset) {
+      : WeightStore(size), file_(std::move(file)), offset_(offset) {
     if (offset > file_->size() || size > file_->size() - offset) throw CheckpointError(file_->path() + " ends too early.");
   }
 
@@ -130,10 +130,10 @@ class HomeInFile final : public WeightHome {
 };
 
 /// Opened for each read: a folder of offloaded weights has a file for each, more than a process may hold open.
-class HomeOfFile final : public WeightHome {
+class HomeOfFile final : public WeightStore {
  public:
   HomeOfFile(const std::string& path, uint64_t size, bool writable, const std::string& staged)
-      : WeightHome(size),
+      : WeightStore(size),
         path_(std::filesystem::absolute(path)),
         writable_(writable),
         version_(opened(staged.empty() ? path_ : staged, O_RDONLY, LOCK_SH)->version()) {
@@ -185,11 +185,11 @@ std::shared_ptr<const CheckpointFile> open_checkpoint_file(const std::string& pa
   return std::make_shared<const CheckpointFile>(path);
 }
 
-std::shared_ptr<WeightHome> home_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size) {
+std::shared_ptr<WeightStore> store_in_file(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size) {
   return std::make_shared<HomeInFile>(std::move(file), offset, size);
 }
 
-std::shared_ptr<WeightHome> home_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged) {
+std::shared_ptr<WeightStore> store_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged) {
   return std::make_shared<HomeOfFile>(path, size, writable, staged);
 }
 

@@ -1,5 +1,5 @@
 // Copies that are made later than they are asked for: who waits for them, who does not, and what they hold.
-#include "checkpoint/late_reading.h"
+#include "checkpoint/copy_on_write_guard.h"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -13,7 +13,7 @@
 
 #include "checkpoint/host_copies.h"
 
-namespace accelerate::late_reading_test {
+namespace accelerate::copy_on_write_test {
 namespace {
 
 constexpr int64_t kSide = 150;  // 90 kB: worth waiting for, and too small to be shared out among threads
@@ -78,7 +78,7 @@ struct Asked {
 
   HostCopies copies;
   std::vector<at::Tensor> before, made;
-  LateCopies late;
+  DeferredCopies late;
 };
 
 /// The work waits, and the copies of `tensors` have the values of before it.
@@ -108,19 +108,19 @@ void expect_goes_on(const std::string& name, const std::vector<at::Tensor>& tens
   asked.expect_old_values();
 }
 
-TEST(LateReading, IsPossibleWhereMemoryHasAnOwnerAndLibTorchTellsOfWrites) {
-  EXPECT_EQ(LateReading::is_possible(square()), kStoragesTellOfWrites);
+TEST(CopyOnWriteGuard, IsPossibleWhereMemoryHasAnOwnerAndLibTorchTellsOfWrites) {
+  EXPECT_EQ(CopyOnWriteGuard::is_possible(square()), kStoragesTellOfWrites);
   std::vector<float> mine(kSide * kSide, 1.0F);
   const at::Tensor borrowed = torch::from_blob(mine.data(), {kSide, kSide});
-  EXPECT_FALSE(LateReading::is_possible(borrowed));
-  EXPECT_FALSE(LateReading::is_possible(torch::eye(2).to_sparse()));
-  EXPECT_FALSE(LateReading::is_possible(torch::empty({2}, torch::kMeta)));
+  EXPECT_FALSE(CopyOnWriteGuard::is_possible(borrowed));
+  EXPECT_FALSE(CopyOnWriteGuard::is_possible(torch::eye(2).to_sparse()));
+  EXPECT_FALSE(CopyOnWriteGuard::is_possible(torch::empty({2}, torch::kMeta)));
   Asked asked({borrowed, torch::randn({10})});
   EXPECT_TRUE(asked.late.empty()) << "a small tensor, or one whose memory may go at any time, was left for later";
   asked.expect_old_values();
 }
 
-TEST(LateReading, EveryWayToWriteToATensorWaits) {
+TEST(CopyOnWriteGuard, EveryWayToWriteToATensorWaits) {
   const torch::NoGradGuard no_grad;
   at::Tensor w = square();
   const at::Tensor other = square(), row_of_before = w[3], all_of_before = w.view({-1}), indices = torch::arange(3);
@@ -163,7 +163,7 @@ TEST(LateReading, EveryWayToWriteToATensorWaits) {
   });
 }
 
-TEST(LateReading, EveryOptimizersStepWaits) {
+TEST(CopyOnWriteGuard, EveryOptimizersStepWaits) {
   namespace optim = torch::optim;
   at::Tensor w = square().requires_grad_();
   const auto steps = [&](optim::Optimizer& optimizer) {
@@ -183,7 +183,7 @@ TEST(LateReading, EveryOptimizersStepWaits) {
   for (optim::Optimizer* each : std::vector<optim::Optimizer*>{&sgd, &adam, &adamw, &rmsprop, &adagrad, &lbfgs}) steps(*each);
 }
 
-TEST(LateReading, StatesOfFusedStepsAndStatisticsOfNormsAreWaitedForAsWell) {
+TEST(CopyOnWriteGuard, StatesOfFusedStepsAndStatisticsOfNormsAreWaitedForAsWell) {
   const torch::NoGradGuard no_grad;
   const at::Tensor w = square(), gradient = square(), mean = square(), variance = square().abs(), count = torch::ones({});
   expect_waits("_fused_adamw_", {w, mean, variance}, [&] {
@@ -196,7 +196,7 @@ TEST(LateReading, StatesOfFusedStepsAndStatisticsOfNormsAreWaitedForAsWell) {
   expect_waits("batch_norm", {norm->running_mean, norm->running_var}, [&] { norm(input); });
 }
 
-TEST(LateReading, ForwardAndBackwardPassesDoNotWait) {
+TEST(CopyOnWriteGuard, ForwardAndBackwardPassesDoNotWait) {
   torch::nn::Linear linear(kSide, kSide);
   torch::nn::Embedding embedding(200, kSide);
   torch::nn::Conv1d convolution(torch::nn::Conv1dOptions(kSide, kSide, 3));
@@ -227,14 +227,14 @@ TEST(LateReading, ForwardAndBackwardPassesDoNotWait) {
   });
 }
 
-TEST(LateReading, MemoryStaysForItWhateverBecomesOfTheTensor) {
+TEST(CopyOnWriteGuard, MemoryStaysForItWhateverBecomesOfTheTensor) {
   at::Tensor w = square(), u = square(), v = square(), x = square();
   const std::vector<at::Tensor> before = {w.clone(), u.clone(), v.clone(), x.clone()};
   HostCopies copies;
   copies.begin();
   const std::vector<at::Tensor> made = {copies.add(w, CopyTime::later), copies.add(u, CopyTime::later),
                                         copies.add(v, CopyTime::later), copies.add(x, CopyTime::later)};
-  LateCopies late = copies.finish();
+  DeferredCopies late = copies.finish();
   w.reset();
   u.set_data(square());
   v.resize_({kSide * 10, kSide}).zero_();  // larger memory takes the place of this one
@@ -246,7 +246,7 @@ TEST(LateReading, MemoryStaysForItWhateverBecomesOfTheTensor) {
   EXPECT_EQ(v.sum().item<float>(), kSide);
 }
 
-TEST(LateReading, CopiesThatNobodyMakesHoldNobodyUp) {
+TEST(CopyOnWriteGuard, CopiesThatNobodyMakesHoldNobodyUp) {
   at::Tensor w = square();
   for (int i = 0; i < 2; ++i) {
     const Asked asked({w});
@@ -254,12 +254,12 @@ TEST(LateReading, CopiesThatNobodyMakesHoldNobodyUp) {
   }
   w.add_(1);  // would wait for ever
   Asked again({w});
-  LateCopies elsewhere = std::move(again.late);
-  elsewhere = LateCopies();
+  DeferredCopies elsewhere = std::move(again.late);
+  elsewhere = DeferredCopies();
   w.add_(1);
 }
 
-TEST(LateReading, TwoWhoReadTheSameMemoryAreBothWaitedFor) {
+TEST(CopyOnWriteGuard, TwoWhoReadTheSameMemoryAreBothWaitedFor) {
   at::Tensor w = square();
   Asked first({w}), second({w});
   Doer doer([&] { w.zero_(); });
@@ -274,7 +274,7 @@ TEST(LateReading, TwoWhoReadTheSameMemoryAreBothWaitedFor) {
   EXPECT_EQ(w.sum().item<float>(), 0);
 }
 
-TEST(LateReading, MemoryCanBeReadLateAgainAndAgain) {
+TEST(CopyOnWriteGuard, MemoryCanBeReadLateAgainAndAgain) {
   at::Tensor w = square();
   for (int i = 0; i < 3; ++i) {
     expect_waits("once more", {w}, [&] { w.add_(1); });
@@ -284,7 +284,7 @@ TEST(LateReading, MemoryCanBeReadLateAgainAndAgain) {
   }
 }
 
-TEST(LateReading, AForkedProcessWritesToItsOwnMemoryWithoutWaiting) {
+TEST(CopyOnWriteGuard, AForkedProcessWritesToItsOwnMemoryWithoutWaiting) {
   at::Tensor w = square();
   Asked asked({w});
   const pid_t child = ::fork();
@@ -304,4 +304,4 @@ TEST(LateReading, AForkedProcessWritesToItsOwnMemoryWithoutWaiting) {
 }
 
 }  // namespace
-}  // namespace accelerate::late_reading_test
+}  // namespace accelerate::copy_on_write_test

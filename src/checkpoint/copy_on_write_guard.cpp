@@ -1,4 +1,4 @@
-#include "checkpoint/late_reading.h"
+#include "checkpoint/copy_on_write_guard.h"
 
 #include <c10/core/StorageImpl.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@ namespace accelerate {
 
 /// What a storage owned, and now owns together with those who read it. It stays like that: to give it back while an operator uses
 /// the storage would be a race, and to read it again costs nothing.
-struct LateReading::Memory {
+struct CopyOnWriteGuard::Memory {
   using Owner = std::shared_ptr<Memory>;
 
   c10::DataPtr bytes;
@@ -68,7 +68,7 @@ void before_writing(Storage& storage, void (*call)(Storage*)) {
 
 }  // namespace
 
-bool LateReading::is_possible(const at::Tensor& tensor) {
+bool CopyOnWriteGuard::is_possible(const at::Tensor& tensor) {
   if (!tensor.has_storage() || !tensor.device().is_cpu()) return false;
   const c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   const c10::DataPtr& memory = storage.data_ptr();
@@ -76,7 +76,7 @@ bool LateReading::is_possible(const at::Tensor& tensor) {
   return Memory::owner_in(memory) != nullptr || (memory.get_context() != nullptr && tells_nobody_else(storage));
 }
 
-LateReading::LateReading(const at::Tensor& tensor) {
+CopyOnWriteGuard::CopyOnWriteGuard(const at::Tensor& tensor) {
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   memory_ = Memory::of(storage);
   if (memory_->process != ::getpid()) {  // readings of before a fork
@@ -87,7 +87,7 @@ LateReading::LateReading(const at::Tensor& tensor) {
   before_writing(storage, &Memory::await_readings);
 }
 
-void LateReading::end() noexcept {
+void CopyOnWriteGuard::end() noexcept {
   const auto memory = std::exchange(memory_, nullptr);
   if (memory && --memory->readings == 0) memory->readings.notify_all();
 }

@@ -1,4 +1,4 @@
-#include "data/reading.h"
+#include "data/loader_spec.h"
 
 #include <accelerate/core/error.h>
 #include <accelerate/data/batch_sampler.h>
@@ -45,13 +45,12 @@ void check_order(const DataLoaderOptions& options, bool iterable) {
   }
 }
 
-std::shared_ptr<Sampler> sampler_for(const Reading& reading) {
-  if (reading.options.sampler) return reading.options.sampler;
-  expect(reading.reader->size().has_value(),
-         "the dataset (" + reading.dataset_type + ") does not know its size: give a sampler.");
-  const DatasetLength length = [reader = reading.reader] { return reader->size().value_or(0); };
-  if (reading.options.shuffle) {
-    return std::make_shared<RandomSampler>(length, RandomSamplerOptions{.generator = reading.options.generator});
+std::shared_ptr<Sampler> sampler_for(const LoaderSpec& spec) {
+  if (spec.options.sampler) return spec.options.sampler;
+  expect(spec.reader->size().has_value(), "the dataset (" + spec.dataset_type + ") does not know its size: give a sampler.");
+  const DatasetLength length = [reader = spec.reader] { return reader->size().value_or(0); };
+  if (spec.options.shuffle) {
+    return std::make_shared<RandomSampler>(length, RandomSamplerOptions{.generator = spec.options.generator});
   }
   return std::make_shared<SequentialSampler>(length);
 }
@@ -62,34 +61,34 @@ int64_t batches_of(int64_t samples, int64_t batch, bool drop_last) {
 
 }  // namespace
 
-Reading make_reading(std::shared_ptr<BatchReader> reader, DataLoaderOptions options) {
+LoaderSpec make_loader_spec(std::shared_ptr<BatchReader> reader, DataLoaderOptions options) {
   check_workers(options);
   check_order(options, reader->iterable());
-  Reading reading{.reader = std::move(reader), .options = std::move(options)};
-  reading.dataset_type = c10::demangle(reading.reader->dataset_type());
-  if (reading.options.sampler || reading.options.batch_sampler) reading.length_when_made = reading.reader->size();
-  if (reading.options.persistent_workers) reading.workers = std::make_shared<KeptWorkers>();
-  if (reading.iterable()) {
-    reading.iterable_batch = reading.options.batch_size;
-  } else if (reading.options.batch_sampler) {
-    reading.batches = reading.options.batch_sampler;
-    if (const auto* ours = dynamic_cast<const SamplerBatches*>(reading.batches.get())) reading.sampler = ours->sampler();
+  LoaderSpec spec{.reader = std::move(reader), .options = std::move(options)};
+  spec.dataset_type = c10::demangle(spec.reader->dataset_type());
+  if (spec.options.sampler || spec.options.batch_sampler) spec.length_when_made = spec.reader->size();
+  if (spec.options.persistent_workers) spec.workers = std::make_shared<KeptWorkers>();
+  if (spec.iterable()) {
+    spec.iterable_batch = spec.options.batch_size;
+  } else if (spec.options.batch_sampler) {
+    spec.batches = spec.options.batch_sampler;
+    if (const auto* ours = dynamic_cast<const SamplerBatches*>(spec.batches.get())) spec.sampler = ours->sampler();
   } else {
-    reading.sampler = sampler_for(reading);
-    if (const auto size = reading.options.batch_size) {
-      reading.batches = std::make_shared<SamplerBatches>(
-          reading.sampler, BatchOptions{.batch_size = *size, .drop_last = reading.options.drop_last});
+    spec.sampler = sampler_for(spec);
+    if (const auto size = spec.options.batch_size) {
+      spec.batches =
+          std::make_shared<SamplerBatches>(spec.sampler, BatchOptions{.batch_size = *size, .drop_last = spec.options.drop_last});
     }
   }
-  return reading;
+  return spec;
 }
 
-std::optional<int64_t> Reading::samples() const {
+std::optional<int64_t> LoaderSpec::samples() const {
   const auto size = reader->size();
   return size && shard ? std::optional(iterable_shard_size(*size, *shard)) : size;
 }
 
-std::optional<int64_t> Reading::visited() const {
+std::optional<int64_t> LoaderSpec::visited() const {
   if (options.drop_last || (batches && batches->drop_last())) return std::nullopt;
   const auto size = samples();
   if (iterable()) return size;
@@ -103,7 +102,7 @@ std::optional<int64_t> Reading::visited() const {
   return size;
 }
 
-std::optional<int64_t> Reading::length() const {
+std::optional<int64_t> LoaderSpec::length() const {
   if (iterable()) {
     const auto size = samples();
     return size && iterable_batch ? std::optional(batches_of(*size, *iterable_batch, options.drop_last)) : size;
@@ -111,12 +110,12 @@ std::optional<int64_t> Reading::length() const {
   return batches ? batches->size() : sampler->size();
 }
 
-std::optional<int64_t> Reading::total_batch_size() const {
+std::optional<int64_t> LoaderSpec::total_batch_size() const {
   if (iterable()) return iterable_batch;
   return batches ? batches->total_batch_size() : std::nullopt;
 }
 
-void Reading::set_epoch(int64_t epoch) const {
+void LoaderSpec::set_epoch(int64_t epoch) const {
   if (batches) {
     batches->set_epoch(epoch);
   } else if (sampler) {

@@ -1,4 +1,4 @@
-#include "launch/keeper.h"
+#include "launch/watchdog.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@
 namespace accelerate {
 namespace {
 
-struct KeeperMessage {
+struct WatchdogMessage {
   int slot;
   pid_t group;  // 0: none any more
 };
@@ -114,10 +114,10 @@ void end_marked(std::string_view mark) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  ::prctl(PR_SET_NAME, "accelerate-keep");
+  ::prctl(PR_SET_NAME, "accelerate-wdog");
   ::dup2(socket, 0);
   close_descriptors_from(1);
-  for (KeeperMessage message = {};;) {
+  for (WatchdogMessage message = {};;) {
     const ssize_t got = ::recv(0, &message, sizeof message, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got != sizeof message) break;  // the launcher's end is closed: it is dead
@@ -137,7 +137,7 @@ std::string random_mark() {
 
 }  // namespace
 
-Keeper::Keeper(int count) : mark_(random_mark()) {
+Watchdog::Watchdog(int count) : mark_(random_mark()) {
   std::vector<pid_t> groups(static_cast<size_t>(count));
   int ends[2] = {-1, -1};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0) pid_ = ::fork();
@@ -149,29 +149,29 @@ Keeper::Keeper(int count) : mark_(random_mark()) {
   if (ends[1] >= 0) ::close(ends[1]);
   socket_ = ends[0];
   if (pid_ > 0) return;
-  let_go();
+  release();
   throw WorkerError(fmt::format("No worker can be started: {}.", ::strerrordesc_np(problem)));
 }
 
-std::string Keeper::marks() const {
+std::string Watchdog::marks() const {
   const char* outer = std::getenv(kLaunchMarkVariable);
   return outer != nullptr && *outer != '\0' ? fmt::format("{}:{}", outer, mark_) : mark_;
 }
 
-void Keeper::dismiss() {
+void Watchdog::dismiss() {
   ::kill(pid_, SIGKILL);  // rather than asked: somebody may have stopped it
-  let_go();
+  release();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }
 
-void Keeper::let_go() {
+void Watchdog::release() {
   if (socket_ >= 0) ::close(socket_);
   socket_ = -1;
 }
 
-void Keeper::tell(int slot, pid_t group) const {
-  const KeeperMessage message = {.slot = slot, .group = group};
-  // Somebody may have ended or stopped the keeper; that is no reason to end or to wait.
+void Watchdog::tell(int slot, pid_t group) const {
+  const WatchdogMessage message = {.slot = slot, .group = group};
+  // Somebody may have ended or stopped the watchdog; that is no reason to end or to wait.
   ::send(socket_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -9,18 +9,18 @@ namespace accelerate {
 /// The variable that marks all that a launch has started. A launch inside of another one adds its own mark to the list.
 inline constexpr char kLaunchMarkVariable[] = "ACCELERATE_LAUNCH_ID";
 
-/// The watchdog of a launch: a small process ("accelerate-keep") that outlives a launcher that is killed outright, and then kills
-/// the process groups that the launcher had named to it, and every process that carries the launch's mark in its environment.
-/// The kernel kills the workers themselves in that case, but not what they started; and a descendant that has left its group
-/// (setsid, timeout) has lost its ancestors by then, so that nothing but what it inherited tells where it comes from.
-class Keeper {
+/// The watchdog of a launch: a small process ("accelerate-wdog") that outlives a launcher that is killed outright, and then
+/// kills the process groups that the launcher had named to it, and every process that carries the launch's mark in its
+/// environment. The kernel kills the workers themselves in that case, but not what they started; and a descendant that has left
+/// its group (setsid, timeout) has lost its ancestors by then, so that nothing but what it inherited tells where it comes from.
+class Watchdog {
  public:
   /// Starts the process; it can hold `count` groups. Throws WorkerError when no process can be made.
-  explicit Keeper(int count);
-  /// A keeper that was not dismissed takes the launcher for dead, and ends what it holds.
-  ~Keeper() { let_go(); }
-  Keeper(const Keeper&) = delete;
-  Keeper& operator=(const Keeper&) = delete;
+  explicit Watchdog(int count);
+  /// A watchdog that was not dismissed takes the launcher for dead, and ends what it holds.
+  ~Watchdog() { release(); }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
   pid_t pid() const { return pid_; }
 
@@ -36,7 +36,7 @@ class Keeper {
   void dismiss();
 
   /// Closes this process's end. For a worker that is a copy of the launcher: it would be taken for the launcher, alive.
-  void let_go();
+  void release();
 
  private:
   void tell(int slot, pid_t group) const;

@@ -25,10 +25,38 @@ void keep(std::vector<Item>& items, const Item& item, IsSame is_same) {
   }
 }
 
+/// A run that was configured for it must not train in another way instead: plain data parallelism has other memory and, with
+/// several kinds of parallelism, other results.
+void check_supported(const Environment& environment) {
+  struct Unsupported {
+    const char *variable, *what, *key;
+  };
+  constexpr Unsupported kFlags[] = {{"ACCELERATE_USE_FSDP", "fully sharded data parallelism (FSDP)", "use_fsdp"},
+                                    {"ACCELERATE_USE_DEEPSPEED", "DeepSpeed", "use_deepspeed"},
+                                    {"ACCELERATE_USE_MEGATRON_LM", "Megatron-LM", "use_megatron_lm"}};
+  for (const auto& flag : kFlags) {
+    if (flag_from(environment, flag.variable, false))
+      throw ConfigError(std::string(flag.variable) + "=" + *environment(flag.variable) + " asks for " + flag.what +
+                        ", which this version does not support. Launch without " + flag.key +
+                        " (a flag, or a key of the config file) to train with data parallelism.");
+  }
+  if (!flag_from(environment, "ACCELERATE_USE_PARALLELISM_CONFIG", false)) return;
+  // Replicas alone are what data parallelism is.
+  for (const char* variable : {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "PARALLELISM_CONFIG_TP_SIZE", "PARALLELISM_CONFIG_CP_SIZE",
+                               "PARALLELISM_CONFIG_SP_SIZE"}) {
+    const auto size = integer_from(environment, {variable});
+    if (size.value_or(1) != 1)
+      throw ConfigError(std::string(variable) + "=" + std::to_string(*size) +
+                        " asks for a kind of parallelism that this version does not support: only replicas "
+                        "(PARALLELISM_CONFIG_DP_REPLICATE_SIZE) are. Launch without use_parallelism_config, or with sizes of 1.");
+  }
+}
+
 }  // namespace
 
 /// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
 ProcessState Preparation::join(AcceleratorOptions& options) {
+  check_supported(process_environment);
   if (!options.mixed_precision) {
     const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
     options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;

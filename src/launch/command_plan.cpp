@@ -163,28 +163,38 @@ Variables variables_for(const LaunchArguments& merged, Launcher launcher, const 
   return variables;
 }
 
-// Settings that only Python programs understand, each with the reason.
-std::vector<std::string> without_effect(const LaunchArguments& merged, Launcher launcher) {
-  std::vector<std::string> found;
-  const auto add = [&found](const char* what, const char* key) {
-    const ConfigKey* row = find_config_key(local_config_keys(), key);
-    found.push_back(fmt::format("{} ({})", what, row->without_effect));
+// Settings that only Python programs understand, each with the reason: without effect on others, or refused by our Accelerator.
+struct PythonSettings {
+  std::vector<std::string> idle, refused;
+};
+
+PythonSettings python_settings(const LaunchArguments& merged, Launcher launcher) {
+  PythonSettings found;
+  const auto text = [](const char* what, const char* key) {
+    return fmt::format("{} ({})", what, find_config_key(local_config_keys(), key)->without_effect);
   };
+  const auto add = [&](const char* what, const char* key) { found.idle.push_back(text(what, key)); };
+  const auto refuse = [&](const char* what, const char* key) { found.refused.push_back(text(what, key)); };
   const Json& backend = merged.values["dynamo_backend"];
   if (backend.is_string() && backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
-  if (launcher == Launcher::deepspeed) add("use_deepspeed", "deepspeed_config");
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) add("use_fsdp", "fsdp_config");
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) add("use_megatron_lm", "megatron_lm_config");
-  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config")) add("use_parallelism_config", "parallelism_config");
-  if (merged.text("mixed_precision") == "fp8") add("mixed_precision fp8", "fp8_config");
+  if (launcher == Launcher::deepspeed) refuse("use_deepspeed", "deepspeed_config");
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) refuse("use_fsdp", "fsdp_config");
+  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) refuse("use_megatron_lm", "megatron_lm_config");
+  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config"))
+    refuse("use_parallelism_config", "parallelism_config");
+  if (merged.text("mixed_precision") == "fp8") refuse("mixed_precision fp8", "fp8_config");
   if (launcher == Launcher::tpu) add("tpu", "tpu_name");
   return found;
 }
 
 void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launcher, const Json* config,
                const MachineFacts& machine) {
-  if (const auto idle = without_effect(merged, launcher); !idle.empty() && !is_python(merged)) {
-    plan.notes.push_back(fmt::format("{} has no effect on C++ programs.", fmt::join(idle, ", ")));
+  if (!is_python(merged)) {
+    const auto settings = python_settings(merged, launcher);
+    if (!settings.idle.empty())
+      plan.notes.push_back(fmt::format("{} has no effect on C++ programs.", fmt::join(settings.idle, ", ")));
+    if (!settings.refused.empty())
+      plan.notes.push_back(fmt::format("{} is refused by the Accelerator of a C++ program.", fmt::join(settings.refused, ", ")));
   }
   const bool in_file = config != nullptr && config->value("distributed_type", Json()) == "MULTI_GPU";
   if (merged.is_on("multi_gpu") && (in_file || merged.given.contains("multi_gpu")) && machine.gpus == 0) {

@@ -18,7 +18,7 @@ struct ConfigKey {
   std::string_view fallback;
   /// Allowed words, separated by spaces, or nothing when any value may stand here.
   std::string_view choices = {};
-  /// Why a C++ program makes nothing of the key, or nothing when it does. The value is kept and passed on all the same.
+  /// Why the key has no effect on C++ programs, or nothing when it has one. The value is kept and passed on all the same.
   std::string_view without_effect = {};
 };
 

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <fstream>
+#include <map>
 
 #include "support/together.h"
 
@@ -135,6 +136,33 @@ TEST_F(TogetherPrepare, EveryProcessHasTheMainProcessesParametersAndBuffers) {
   }
   EXPECT_EQ(net->named_buffers()["1.running_mean"].sum().item<double>(), 0) << "the module itself was changed, not a copy";
   EXPECT_TRUE(net->named_parameters()["0.weight"].requires_grad());
+}
+
+TEST_F(TogetherPrepare, KindsOfParallelismThatAreNotSupportedAreRefusedByName) {
+  const auto refusal_with = [](const std::map<std::string, std::string>& variables) -> std::string {
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    std::string heard;
+    try {
+      const accelerate::Accelerator refused({.cpu = true});
+    } catch (const accelerate::ConfigError& error) {
+      heard = error.what();
+    }
+    for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+    return heard;
+  };
+  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_FSDP", "true"}}).find("ACCELERATE_USE_FSDP=true asks for fully sharded"), 0U);
+  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_DEEPSPEED", "1"}}).find("ACCELERATE_USE_DEEPSPEED=1 asks for DeepSpeed"), 0U);
+  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_MEGATRON_LM", "yes"}}).find("ACCELERATE_USE_MEGATRON_LM=yes asks for"), 0U);
+  for (const auto* kind : {"DP_SHARD", "TP", "CP", "SP"}) {
+    const std::string variable = std::string("PARALLELISM_CONFIG_") + kind + "_SIZE";
+    EXPECT_EQ(refusal_with({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}, {variable, "2"}}).find(variable + "=2 asks for"), 0U);
+    EXPECT_EQ(refusal_with({{variable, "2"}}), "") << "without the flag Python does not read it";
+  }
+  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_FSDP", "false"}}), "");
+  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
+                          {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2"},
+                          {"PARALLELISM_CONFIG_TP_SIZE", "1"}}),
+            "");
 }
 
 TEST_F(TogetherPrepare, AModelOfAnotherShapeIsNamed) {

@@ -160,12 +160,13 @@ TEST(LaunchConfig, DeepSpeedHearsOfNvmePathsCompilersAndTheWordAuto) {
   EXPECT_EQ(value_of(plan, "PYTHONPATH"), "/lib:/here");
 }
 
-TEST(LaunchNotes, WhatACppProgramCannotHonourIsNamedInOneLine) {
+TEST(LaunchNotes, WhatACppProgramCannotHonourIsNamed) {
   const std::string file = "distributed_type: MEGATRON_LM\nnum_processes: 2\ndynamo_config:\n  backend: INDUCTOR\n";
   const LaunchPlan cpp = planned({"./program"}, file);
-  ASSERT_EQ(cpp.notes.size(), 1u);
-  EXPECT_NE(cpp.notes[0].find("dynamo_backend (LibTorch has no torch.compile)"), std::string::npos) << cpp.notes[0];
-  EXPECT_NE(cpp.notes[0].find("use_megatron_lm"), std::string::npos) << cpp.notes[0];
+  ASSERT_EQ(cpp.notes.size(), 2u);
+  EXPECT_EQ(cpp.notes[0], "dynamo_backend (LibTorch has no torch.compile) has no effect on C++ programs.");
+  EXPECT_NE(cpp.notes[1].find("use_megatron_lm (Megatron-LM is a Python package)"), std::string::npos) << cpp.notes[1];
+  EXPECT_NE(cpp.notes[1].find(" is refused by the Accelerator of a C++ program."), std::string::npos) << cpp.notes[1];
   EXPECT_TRUE(planned({"program.py"}, file).notes.empty());
   EXPECT_TRUE(planned({"python3", "program"}, file).notes.empty());
 }

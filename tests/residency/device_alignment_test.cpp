@@ -151,8 +151,10 @@ TEST(DeviceAlignment, AnExceptionEndsTheScopeAndThreadsHaveTheirOwn) {
   std::atomic<int> right = 0;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
+      const auto mine = torch::randn({4, 4});  // the lazy device may still be busy with a tensor that another thread asked for
+      const auto mine_there = mine.to(other_device());
       const AlignmentScope own;
-      for (int k = 0; k < 20; ++k) right += equal_values(torch::mm(x, there), x.mm(there.cpu()));
+      for (int k = 0; k < 20; ++k) right += equal_values(torch::mm(x, mine_there), x.mm(mine));
     });
   }
   for (auto& thread : threads) thread.join();

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include <accelerate/core/progress.h>
+#include <accelerate/console/progress.h>
 
 namespace {
 

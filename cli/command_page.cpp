@@ -4,7 +4,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "core/memory_estimate.h"
+#include "formats/memory_estimate.h"
 #include "launch/launch_flags.h"
 
 namespace accelerate::cli {

@@ -12,13 +12,13 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/launch/machine_facts.h>
+#include "config/config_file.h"
+#include "config/config_wizard.h"
+#include "console/plain_asker.h"
+#include "console/screen.h"
+#include "console/terminal_asker.h"
 #include "core/escaped.h"
-#include "core/screen.h"
 #include "described_command.h"
-#include "launch/config_file.h"
-#include "launch/config_wizard.h"
-#include "launch/plain_asker.h"
-#include "launch/terminal_asker.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {

@@ -5,10 +5,10 @@
 
 #include <accelerate/core/version.h>
 #include "build_facts.h"
+#include "config/config_file.h"
+#include "config/python_text.h"
 #include "core/escaped.h"
 #include "described_command.h"
-#include "launch/config_file.h"
-#include "launch/python_text.h"
 #include "launch/system_report.h"
 #include "subcommands.h"
 

@@ -4,8 +4,8 @@
 
 #include "core/escaped.h"
 #include "core/hub_cache.h"
-#include "core/memory_estimate.h"
 #include "described_command.h"
+#include "formats/memory_estimate.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {

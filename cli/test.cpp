@@ -5,9 +5,9 @@
 
 #include <accelerate/core/error.h>
 #include "build_facts.h"
+#include "config/config_file.h"
 #include "core/escaped.h"
 #include "described_command.h"
-#include "launch/config_file.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {

@@ -2,13 +2,13 @@
 
 // Accelerate for C++. The table of contents, lowest level first.
 
+#include <accelerate/console/logging.h>
+#include <accelerate/console/progress.h>
 #include <accelerate/core/byte_size.h>
 #include <accelerate/core/error.h>
 #include <accelerate/core/format.h>
 #include <accelerate/core/launch_environment.h>
-#include <accelerate/core/logging.h>
 #include <accelerate/core/ordered_map.h>
-#include <accelerate/core/progress.h>
 #include <accelerate/core/version.h>
 
 #include <accelerate/distributed/collectives.h>
@@ -17,10 +17,10 @@
 #include <accelerate/distributed/random.h>
 #include <accelerate/distributed/value.h>
 
-#include <accelerate/checkpoint/file.h>
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/offload_folder.h>
 #include <accelerate/checkpoint/optimizer_state.h>
+#include <accelerate/checkpoint/save_file.h>
 #include <accelerate/checkpoint/stateful.h>
 #include <accelerate/checkpoint/tensor_dict.h>
 #include <accelerate/checkpoint/weights.h>

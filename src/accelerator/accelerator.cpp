@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <utility>
 
-#include "accelerator/run_checkpoints.h"
-#include "accelerator/step_capture.h"
+#include "capture/step_capture.h"
+#include "run_state/run_checkpoints.h"
 #include "training/gradient_buffers.h"
 
 namespace accelerate {

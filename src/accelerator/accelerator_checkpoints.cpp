@@ -2,7 +2,7 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
 
-#include "accelerator/run_checkpoints.h"
+#include "run_state/run_checkpoints.h"
 
 namespace accelerate {
 

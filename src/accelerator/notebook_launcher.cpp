@@ -15,7 +15,7 @@
 #include <string_view>
 #include <thread>
 
-#include "launch/default_config.h"
+#include "config/default_config.h"
 #include "launch/function_launch.h"
 #include "launch/signal_scope.h"
 

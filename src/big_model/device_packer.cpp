@@ -1,6 +1,6 @@
 #include "big_model/device_packer.h"
 
-#include <accelerate/core/logging.h>
+#include <accelerate/console/logging.h>
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #include "big_model/dispatcher.h"
 
 #include <ATen/ops/empty.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>

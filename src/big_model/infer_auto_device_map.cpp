@@ -1,8 +1,8 @@
 #include <accelerate/big_model/infer_auto_device_map.h>
 #include <accelerate/big_model/tied_parameters.h>
 #include <accelerate/checkpoint/module_state.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 
 #include <algorithm>
 

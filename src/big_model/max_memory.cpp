@@ -1,6 +1,6 @@
 #include <accelerate/big_model/max_memory.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "big_model/host_memory.h"
+#include "big_model/available_memory.h"
 #include "big_model/module_tensors.h"
 #include "big_model/places_in_order.h"
 #include "core/class_name.h"

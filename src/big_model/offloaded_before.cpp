@@ -1,7 +1,7 @@
 #include "big_model/offloaded_before.h"
 
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 
 #include <algorithm>
 #include <filesystem>

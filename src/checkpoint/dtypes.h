@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "core/dtype_facts.h"
+#include "formats/dtype_facts.h"
 
 namespace accelerate {
 

@@ -1,6 +1,6 @@
 #include <accelerate/checkpoint/offload_folder.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>

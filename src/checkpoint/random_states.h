@@ -8,7 +8,7 @@
 
 #include "core/byte_sink.h"
 #include "core/byte_source.h"
-#include "core/pickle_value.h"
+#include "formats/pickle_value.h"
 
 namespace accelerate {
 

@@ -1,7 +1,7 @@
 #include "checkpoint/save_lock.h"
 
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -14,10 +14,10 @@
 #include "checkpoint/tensor_file.h"
 #include "core/escaped.h"
 #include "core/file.h"
-#include "core/safetensors_file.h"
-#include "core/torch_file.h"
-#include "core/weight_index.h"
-#include "core/weight_shards.h"
+#include "formats/safetensors_file.h"
+#include "formats/torch_file.h"
+#include "formats/weight_index.h"
+#include "formats/weight_shards.h"
 
 namespace accelerate {
 namespace {

@@ -10,9 +10,9 @@
 #include "checkpoint/dtypes.h"
 #include "checkpoint/value_file.h"
 #include "core/escaped.h"
-#include "core/safetensors_file.h"
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
+#include "formats/safetensors_file.h"
 
 namespace accelerate {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/byte_sink.h"
 #include "core/byte_source.h"
-#include "core/pickle_value.h"
+#include "formats/pickle_value.h"
 
 /// Tensors by name in a file, in either of two formats.
 namespace accelerate {

@@ -5,7 +5,7 @@
 
 #include <unordered_map>
 
-#include "core/torch_file.h"
+#include "formats/torch_file.h"
 
 /// Plain data with tensors as torch.save and torch.load have them.
 namespace accelerate {

@@ -12,9 +12,9 @@
 #include "checkpoint/tensor_file.h"
 #include "core/escaped.h"
 #include "core/file.h"
-#include "core/weight_index.h"
-#include "core/weight_shards.h"
 #include "distributed/logbook.h"
+#include "formats/weight_index.h"
+#include "formats/weight_shards.h"
 
 namespace accelerate {
 namespace {

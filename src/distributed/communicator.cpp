@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "core/source_line.h"
-#include "distributed/bounded.h"
 #include "launch/failure_notes.h"
+#include "rendezvous/bounded.h"
 
 namespace accelerate {
 namespace {

@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "distributed/c10d_compat.h"
 #include "distributed/detective.h"
 #include "distributed/watchful_group.h"
+#include "rendezvous/c10d_compat.h"
 
 namespace accelerate {
 

@@ -1,13 +1,13 @@
 #include "distributed/detective.h"
 
-#include <accelerate/core/progress.h>
+#include <accelerate/console/progress.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "distributed/bounded.h"
-#include "distributed/without_signals.h"
+#include "rendezvous/bounded.h"
+#include "rendezvous/without_signals.h"
 
 namespace accelerate {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "distributed/c10d_compat.h"
+#include "rendezvous/c10d_compat.h"
 
 namespace accelerate {
 

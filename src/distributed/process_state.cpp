@@ -7,10 +7,10 @@
 #include <charconv>
 
 #include "core/pipe_signal.h"
-#include "distributed/bounded.h"
 #include "distributed/communicator.h"
 #include "distributed/nccl.h"
-#include "distributed/rendezvous.h"
+#include "rendezvous/bounded.h"
+#include "rendezvous/rendezvous.h"
 
 namespace accelerate {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <thread>
 
-#include "distributed/refused_ranks.h"
+#include "rendezvous/refused_ranks.h"
 
 namespace accelerate {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "distributed/c10d_compat.h"
 #include "distributed/hang_story.h"
+#include "rendezvous/c10d_compat.h"
 
 namespace accelerate {
 

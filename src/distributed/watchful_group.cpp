@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "distributed/communicator.h"
-#include "distributed/without_signals.h"
+#include "rendezvous/without_signals.h"
 
 namespace accelerate {
 namespace {

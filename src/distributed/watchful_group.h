@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "distributed/c10d_compat.h"
+#include "rendezvous/c10d_compat.h"
 
 namespace accelerate {
 

@@ -9,7 +9,7 @@
 #include <climits>
 
 #include <accelerate/core/error.h>
-#include "launch/config_schema.h"
+#include "config/config_schema.h"
 #include "launch/gpu_list.h"
 #include "launch/launch_flags.h"
 #include "launch/launch_merge.h"

@@ -11,9 +11,9 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/launch_environment.h>
+#include "config/python_text.h"
 #include "core/closest_name.h"
 #include "launch/launch_flags.h"
-#include "launch/python_text.h"
 
 namespace accelerate {
 namespace {

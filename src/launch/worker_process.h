@@ -11,17 +11,12 @@
 #include <accelerate/launch/launch_plan.h>
 
 #include "launch/watchdog.h"
+#include "output/worker_output.h"
 
 namespace accelerate {
 
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
-
-/// Descriptors for the stdout and stderr of a new worker; -1: it inherits the launcher's.
-struct WorkerStreams {
-  int out = -1;
-  int err = -1;
-};
 
 /// What a new worker begins with.
 struct WorkerStart {

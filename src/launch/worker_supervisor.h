@@ -12,8 +12,8 @@
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
 #include "launch/watchdog.h"
-#include "launch/worker_output.h"
 #include "launch/worker_process.h"
+#include "output/worker_output.h"
 
 namespace accelerate {
 

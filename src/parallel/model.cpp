@@ -1,6 +1,6 @@
 #include <accelerate/checkpoint/module_state.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/parallel/model.h>
 #include <torch/nn/module.h>

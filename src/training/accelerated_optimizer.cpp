@@ -14,7 +14,7 @@
 #include "training/fused_step.h"
 #include "training/gradient_norm.h"
 #include "training/optimizer_lifetime.h"
-#include "training/optimizer_state.h"
+#include "training/optimizer_state_device.h"
 #include "training/step_recording.h"
 #include "training/step_verdict.h"
 #include "training/zero_gradient.h"

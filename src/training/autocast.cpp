@@ -1,5 +1,5 @@
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <accelerate/training/autocast.h>
 #include <c10/macros/Export.h>
 

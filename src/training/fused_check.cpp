@@ -4,7 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
-#include <accelerate/core/logging.h>
+#include <accelerate/console/logging.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>

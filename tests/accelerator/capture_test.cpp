@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "accelerator/captured_training.h"
-#include "accelerator/operator_watch.h"
-#include "accelerator/step_capture.h"
+#include "capture/operator_watch.h"
+#include "capture/step_capture.h"
 #include "support/host_graphs.h"
 #include "support/together.h"
 

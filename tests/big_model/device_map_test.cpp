@@ -8,8 +8,8 @@
 
 #include <fstream>
 
+#include "big_model/available_memory.h"
 #include "big_model/described_model.h"
-#include "big_model/host_memory.h"
 
 namespace device_map_claims {
 namespace {

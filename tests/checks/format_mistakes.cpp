@@ -1,5 +1,5 @@
 // Mistakes in patterns. The compiler must answer each with the sentence that stands before it: see mistakes.py.
-#include <accelerate/core/logging.h>
+#include <accelerate/console/logging.h>
 
 void mistakes(const accelerate::Logger& logger, const std::string& text) {
   // expect: the pattern has more {} than there are arguments

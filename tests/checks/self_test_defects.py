@@ -54,7 +54,7 @@ DEFECTS = [
     ("training against a single process", "src/parallel/model.cpp", "if (is_trained(", "if (!SPOILED && is_trained("),
     ("gradient accumulation", "src/training/gradient_state.cpp", "if (options_.sync_with", "if (!SPOILED && options_.sync_with"),
     ("learning rate schedules", "src/training/accelerated_scheduler.cpp", "if (rule.split_batches)", "if (!SPOILED && rule.split_batches)"),
-    ("checkpoints", "src/accelerator/restore_run.cpp", "[&] { restore_random_states(*loaded.random); }",
+    ("checkpoints", "src/run_state/restore_run.cpp", "[&] { restore_random_states(*loaded.random); }",
      "[&] { if (!SPOILED) restore_random_states(*loaded.random); }"),
 ]
 SWITCH = "ACCELERATE_SPOILED"

@@ -1,5 +1,5 @@
-#include <accelerate/checkpoint/file.h>
 #include <accelerate/checkpoint/offload_folder.h>
+#include <accelerate/checkpoint/save_file.h>
 #include <torch/torch.h>
 
 #include "checkpoint/value_file.h"

@@ -1,5 +1,5 @@
 // The models and the tokenizer of examples/models beside what transformers and tokenizers gave (make_models.py).
-#include <accelerate/checkpoint/file.h>
+#include <accelerate/checkpoint/save_file.h>
 #include <torch/torch.h>
 
 #include "conformance/golden.h"

@@ -1,5 +1,5 @@
+#include <accelerate/console/progress.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/progress.h>
 #include <accelerate/distributed/format_tensor.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

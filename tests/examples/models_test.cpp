@@ -1,6 +1,6 @@
 // What examples/models promise beside the numbers of transformers, which tests/conformance/models_test.cpp compares.
-#include <accelerate/checkpoint/file.h>
 #include <accelerate/checkpoint/module_state.h>
+#include <accelerate/checkpoint/save_file.h>
 #include <accelerate/checkpoint/weights.h>
 #include <torch/torch.h>
 

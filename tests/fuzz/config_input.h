@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
-#include "launch/config_file.h"
+#include "config/config_file.h"
 
 namespace accelerate::testing {
 

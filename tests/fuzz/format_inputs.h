@@ -6,11 +6,11 @@
 #include <string>
 #include <string_view>
 
-#include "core/pickle_reader.h"
-#include "core/pickle_writer.h"
-#include "core/safetensors_file.h"
-#include "core/torch_file.h"
-#include "core/weight_index.h"
+#include "formats/pickle_reader.h"
+#include "formats/pickle_writer.h"
+#include "formats/safetensors_file.h"
+#include "formats/torch_file.h"
+#include "formats/weight_index.h"
 
 /// What fuzzing feeds to the parsers of files that are not trusted. Each input is either refused with an error of ours, or what
 /// was read of it holds together; anything else throws std::logic_error, which nobody catches.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config_file.h"
 #include "launch/command_plan.h"
-#include "launch/config_file.h"
 #include "launch/launch_flags.h"
 #include "launch/plan_text.h"
 

@@ -6,7 +6,7 @@
 #include <accelerate/core/error.h>
 #include <fstream>
 
-#include "launch/config_file.h"
+#include "config/config_file.h"
 #include "launch/folder.h"
 #include "launch/plan_text.h"
 #include "support/run_program.h"

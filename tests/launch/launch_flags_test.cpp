@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "launch/config_schema.h"
+#include "config/config_schema.h"
 #include "launch/launch_arguments.h"
 
 namespace accelerate {

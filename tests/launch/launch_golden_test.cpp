@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "config/config_file.h"
 #include "launch/command_plan.h"
-#include "launch/config_file.h"
 
 // What Python Accelerate starts for a command line, a config file, an environment and a machine, and what is started here.
 namespace accelerate {

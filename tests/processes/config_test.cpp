@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <accelerate/core/error.h>
-#include "launch/config_file.h"
+#include "config/config_file.h"
 #include "launch/folder.h"
 #include "support/run_program.h"
 

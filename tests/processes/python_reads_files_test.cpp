@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "core/file.h"
-#include "core/torch_file.h"
+#include "formats/torch_file.h"
 #include "launch/folder.h"
 #include "support/run_program.h"
 

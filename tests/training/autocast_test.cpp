@@ -1,6 +1,6 @@
 #include <ATen/autocast_mode.h>
+#include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
-#include <accelerate/core/logging.h>
 #include <accelerate/training/autocast.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <accelerate/accelerator/captured_step.h>
 #include <accelerate/accelerator/preparation.h>
-#include <accelerate/accelerator/registered_object.h>
-#include <accelerate/accelerator/save_state.h>
 #include <accelerate/accelerator/uneven_inputs_scope.h>
+#include <accelerate/capture/captured_step.h>
 #include <accelerate/checkpoint/weights.h>
 #include <accelerate/data/gather_for_metrics.h>
+#include <accelerate/run_state/registered_object.h>
+#include <accelerate/run_state/save_state.h>
 #include <accelerate/training/autocast.h>
 #include <accelerate/training/clip.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <accelerate/accelerator/project_configuration.h>
 #include <accelerate/data/data_loader_configuration.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/distributed/random.h>
 #include <accelerate/parallel/ddp_options.h>
+#include <accelerate/run_state/project_configuration.h>
 #include <accelerate/training/grad_scaler.h>
 #include <accelerate/training/gradient_state.h>
 #include <accelerate/training/precision.h>

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <accelerate/console/logging.h>
+#include <accelerate/console/progress.h>
 #include <accelerate/core/format.h>
-#include <accelerate/core/logging.h>
-#include <accelerate/core/progress.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/distributed/format_tensor.h>
 #include <accelerate/distributed/random.h>

@@ -8,7 +8,7 @@
 
 #include <accelerate/core/launch_environment.h>
 #include <accelerate/launch/machine_facts.h>
-#include <accelerate/launch/output_plan.h>
+#include <accelerate/output/output_plan.h>
 
 namespace accelerate {
 

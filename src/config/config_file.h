@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "config/config_schema.h"
+#include "config/default_config.h"
+
+/// Configuration files, as Python Accelerate reads and writes them.
+namespace accelerate {
+
+/// A configuration. `fields` holds every key of its schema, with the file's value or the default.
+struct Config {
+  std::string path = {};
+  nlohmann::json fields = nlohmann::json::object();
+};
+
+/// The configuration in `text`: JSON when `path` ends in .json, else YAML. Keys of older versions are brought up to date.
+/// ConfigError names the file, the line, what was expected and, for an unknown key, the closest one.
+Config parse_config(std::string_view text, const std::string& path);
+
+/// The same of a file. ConfigError when it is missing, no file, or cannot be read.
+Config read_config(const std::string& path);
+
+/// A configuration made of `values` and the defaults of its schema. ConfigError when `values` does not fit the schema.
+Config make_config(const nlohmann::json& values, const std::string& path);
+
+/// The bytes that Python writes for the same configuration to a file of that name: JSON for .json, else YAML. Keys without a
+/// value and empty mappings are left out.
+std::string config_text(const Config& config, const std::string& path);
+
+/// The same as JSON, whatever the name of the file: `accelerate config default` writes this.
+std::string config_json(const Config& config);
+
+/// ConfigError when `path` cannot be written, as far as that can be known without writing.
+void check_config_target(const std::string& path);
+
+/// Makes `text` the content of `path`, whole or not at all: links are followed, permissions kept, missing folders made.
+/// ConfigError names the file, and what stood there before is still there.
+void write_config_text(const std::string& text, const std::string& path);
+
+/// Writes `config` to `path` in the format of its name.
+void write_config(const Config& config, const std::string& path);
+
+/// The keys that `config` was made of.
+std::span<const ConfigKey> keys_of(const Config& config);
+
+/// True for a configuration of Amazon SageMaker.
+bool is_sagemaker(const Config& config);
+
+/// The value of an integer key, or nothing when it has none. Numbers in quotes count.
+std::optional<int64_t> integer_of(const Config& config, std::string_view key);
+
+/// The value of a flag, words such as "no" included.
+bool flag_of(const Config& config, std::string_view key);
+
+/// The value of a key as text, or nothing when it has none.
+std::optional<std::string> text_of(const Config& config, std::string_view key);
+
+}  // namespace accelerate

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <accelerate/core/launch_environment.h>
+
+#include "rendezvous/c10d_compat.h"
+
+namespace accelerate {
+
+/// The store through which the ranks of `me`'s job find each other, with keys of this group's own. Returns when all ranks are
+/// there. A process of another job, one that claims a rank that is taken, and one without the job's shared secret are refused,
+/// with a message on both sides. ConfigError tells that to the refused, and names MASTER_ADDR or MASTER_PORT when they cannot be
+/// right; DistributedError tells who did not join within `patience`.
+c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, const Environment& environment,
+                                           std::chrono::milliseconds patience);
+
+/// To be called when the group of that store has met: the next one has other keys. One that did not meet may be tried again.
+void note_group_made(const LaunchEnvironment& me);
+
+/// True when all ranks are on this host: they need nothing but its loopback interface.
+inline bool on_one_host(const LaunchEnvironment& me) { return me.num_processes == me.local_num_processes; }
+
+}  // namespace accelerate

@@ -1,0 +1,141 @@
+#include "run_state/restore_run.h"
+
+#include <accelerate/checkpoint/module_state.h>
+#include <accelerate/checkpoint/optimizer_state.h>
+#include <accelerate/core/error.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "checkpoint/module_fit.h"
+#include "data/loader_core.h"
+#include "run_state/hook_states.h"
+#include "run_state/run_files.h"
+
+namespace accelerate::detail {
+namespace {
+
+/// Calls `load`. What it throws is told with the file that the state is from: the state's owner does not know it.
+template <class Load>
+void load_from(const std::string& file, Load&& load) {
+  try {
+    load();
+  } catch (const std::exception& error) {
+    throw CheckpointError(fmt::format("{} does not fit this run: {}", file, error.what()));
+  }
+}
+
+/// Loads into anything that has a state_dict. `kept` is how it was before.
+template <class Object>
+void load_reversibly(Object object, StateDict kept, const StateDict& state, UndoList& undo) {
+  // Before the call: what throws in its middle may have changed a part of itself.
+  undo.add([object, kept = std::move(kept)]() mutable { object.load_state_dict(kept); });
+  object.load_state_dict(state);
+}
+
+void load_optimizers(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
+    auto* optimizer = &parts.optimizers[i].optimizer();
+    // Its tensors are replaced, not written to, so that those that are kept stay as they are.
+    undo.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
+    load_from(loaded.file(numbered_name("optimizer", i, ".bin")),
+              [&] { load_state_dict(*optimizer, std::move(loaded.optimizers[i])); });
+  }
+}
+
+/// Not what was read, which may lie in the middle of a file's bytes.
+at::Tensor own_copy(const at::Tensor& gradient, const at::Tensor& parameter) {
+  return gradient.to(parameter.options(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+/// The state of a loader that begins an epoch again of which batches were left.
+StateDict at_start_of_epoch(StateDict state) {
+  const bool ended = state.contains("ended") && state.at("ended").get<bool>();
+  if (!ended) state["under_way"] = false;
+  return state;
+}
+
+void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+  if (!loaded.own) return;
+  load_from(loaded.file(kOwnState), [&] {
+    const auto& states = loaded.own->at("loaders").as<Value::List>();
+    for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
+      const auto& saved = states[i].as<StateDict>();
+      undo.add(parts.loaders[i].core()->undo_of_load());
+      parts.loaders[i].load_state_dict(loaded.restart_epoch ? at_start_of_epoch(saved) : saved);
+    }
+    loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
+    loaded.own->at("step").get<int64_t>();
+  });
+}
+
+}  // namespace
+
+UndoList::~UndoList() {
+  for (auto undo = undos_.rbegin(); undo != undos_.rend(); ++undo) {
+    try {
+      (*undo)();
+    } catch (...) {  // it refuses its own state: there is nothing more to be done for it
+    }
+  }
+}
+
+void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    load_from("The weights of model " + std::to_string(i) + " in " + loaded.folder,
+              [&] { check_fit(parts.models[i]->module(), loaded.models[i], {}); });
+  }
+  undo.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
+  load_optimizers(parts, loaded, undo);
+  for (size_t i = 0; i < parts.schedulers.size(); ++i) {
+    load_from(loaded.file(numbered_name("scheduler", i, ".bin")),
+              [&] { load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], undo); });
+  }
+  if (loaded.scaler && !parts.scaler->state_dict().empty()) {
+    auto* scaler = parts.scaler.get();
+    undo.add([scaler, kept = scaler->state_dict()] { scaler->load_state_dict(kept); });
+    load_from(loaded.file(kScaler), [&] { scaler->load_state_dict(*loaded.scaler); });
+  }
+  for (size_t i = 0; i < parts.registered.size(); ++i) {
+    HostCopies copies;
+    StateDict kept = copied_value(parts.registered[i].state_dict(), copies).as<StateDict>();
+    copies.finish();
+    load_from(loaded.file(registered_name(i)),
+              [&] { load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo); });
+  }
+  load_loaders(parts, loaded, undo);
+  if (loaded.hooks) {
+    // Their tensors are replaced, not written to.
+    undo.add([parts, kept = hook_states_of(parts)] { load_hook_states(parts, kept); });
+    load_from(loaded.file(hook_states_name(parts.state.process_index())), [&] { load_hook_states(parts, *loaded.hooks); });
+  }
+  if (loaded.random) {
+    load_from(loaded.file(random_states_name(parts.state.process_index())), [&] { restore_random_states(*loaded.random); });
+  }
+}
+
+void restore_weights(RunParts& parts, const LoadedRun& loaded) {
+  if (parts.buffers) parts.buffers->clear();
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    load_state_dict(parts.models[i]->module(), loaded.models[i]);
+    parts.models[i]->weights_loaded();
+    for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
+      const std::string key = parameter_key(i, name);
+      if (!loaded.gradients.contains(key)) continue;
+      if (parts.buffers) {
+        parts.buffers->set_sum(parameter, loaded.gradients.at(key));
+      } else {
+        at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
+      }
+    }
+  }
+  if (loaded.own) {
+    parts.gradients->set_sync_gradients(loaded.own->at("sync_gradients").get<bool>());
+    // Also for a process that the saved run did not have, and that has no random states to read it from.
+    parts.gradients->set_step(loaded.own->at("step").get<int64_t>());
+  } else if (loaded.random) {
+    parts.gradients->set_step(loaded.random->step);
+  }
+}
+
+}  // namespace accelerate::detail

@@ -1,7 +1,0 @@
-#include "training/graph_device.h"
-
-namespace accelerate::detail {
-
-std::unique_ptr<GraphDevice> make_graph_device(c10::Device) { return nullptr; }
-
-}  // namespace accelerate::detail

@@ -45,11 +45,11 @@ TEST(InspectCommand, ShowsTheTreeOfATorchFile) {
 TEST(InspectCommand, JsonSaysWhatTheTableSays) {
   const auto result = files_command({"inspect", golden_path("torch_shared_zip.pt"), "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  const auto json = nlohmann::json::parse(result.output);
-  EXPECT_EQ(json["format"], "torch");
-  ASSERT_EQ(json["tensors"].size(), 3u);
-  EXPECT_EQ(json["tensors"][2]["shape"], nlohmann::json({6}));
-  EXPECT_EQ(json["tensors"][2]["note"], "shares its storage with a");
+  const auto parsed = nlohmann::json::parse(result.output);
+  EXPECT_EQ(parsed["format"], "torch");
+  ASSERT_EQ(parsed["tensors"].size(), 3u);
+  EXPECT_EQ(parsed["tensors"][2]["shape"], nlohmann::json({6}));
+  EXPECT_EQ(parsed["tensors"][2]["note"], "shares its storage with a");
 }
 
 TEST(InspectCommand, OfAFolderItTellsEachFileAndTheTotal) {
@@ -58,8 +58,8 @@ TEST(InspectCommand, OfAFolderItTellsEachFileAndTheTotal) {
   for (const char* part : {"optimizer.bin", "optimizer state", "random_states_1.pkl", "random states of a process", "6 files"}) {
     EXPECT_TRUE(mentions(table.output, part)) << part << "\n" << table.output;
   }
-  const auto json = files_command({"inspect", "--json", golden_path("state_two_processes")});
-  EXPECT_EQ(nlohmann::json::parse(json.output)["total"]["files"], 6);
+  const auto listing = files_command({"inspect", "--json", golden_path("state_two_processes")});
+  EXPECT_EQ(nlohmann::json::parse(listing.output)["total"]["files"], 6);
 }
 
 TEST(InspectCommand, FilesOfOurOwnAreNamedInAFolder) {
@@ -97,10 +97,10 @@ TEST(InspectCommand, WhatIsDamagedIsToldAndIsAFailure) {
 
 TEST(InspectCommand, NamesFromAFileCannotMoveTheCursor) {
   Folder folder;
-  const std::string json = R"({"\u001b[2Jevil\r":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
-  const uint64_t size = json.size();
+  const std::string header = R"({"\u001b[2Jevil\r":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  const uint64_t size = header.size();
   std::ofstream(folder / "x.safetensors", std::ios::binary)
-      << std::string(reinterpret_cast<const char*>(&size), 8) << json << 'x';
+      << std::string(reinterpret_cast<const char*>(&size), 8) << header << 'x';
   const auto result = files_command({"inspect", folder / "x.safetensors"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_FALSE(mentions(result.output, "\x1b")) << result.output;

@@ -24,9 +24,9 @@ help: ## list these targets
 
 quicktour: configure ## install what is missing, build, and train a small model on two CPU processes
 	@echo "== build: the library, the command line and one example, $(JOBS) compilers at a time (two or three minutes when cold)"
-	@cmake --build --preset $(PRESET) -j $(JOBS) --target accelerate_cli quicktour
-	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/quicktour"
-	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/quicktour
+	@cmake --build --preset $(PRESET) -j $(JOBS) --target accelerate_cli first_run
+	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/first_run $(BUILD)/first_run"
+	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/first_run $(BUILD)/first_run
 
 test: build ## the same set-up, then every test, the sanitizer build of the torch-free part, and the budgets
 	@scripts/test

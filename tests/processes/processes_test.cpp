@@ -368,6 +368,29 @@ TEST(Examples, DeferringLeavesADatasetAndWeights) {
   }
 }
 
+TEST(Examples, TheFirstRunLearnsAndDrawsWhatItSaved) {
+  for (int n = 1; n <= 3; ++n) {
+    std::string folder = (std::filesystem::temp_directory_path() / "accelerate_first_run_XXXXXX").string();
+    ASSERT_NE(mkdtemp(folder.data()), nullptr);
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/first_run", folder});
+    const auto number = [&](const std::string& before) {
+      const auto at = result.output.find(before);
+      return at == std::string::npos ? -1 : std::stod(result.output.substr(at + before.size()));
+    };
+    EXPECT_EQ(count(result.output, "accuracy before training "), 1) << result.output;
+    EXPECT_NEAR(number("accuracy before training "), 0.5, 0.1) << "two classes, so chance is a half";
+    EXPECT_EQ(count(result.output, "\nepoch "), 8) << result.output;
+    EXPECT_LT(number("epoch 8  loss "), number("epoch 1  loss ") / 2) << result.output;
+    const auto last = result.output.substr(result.output.find("epoch 8 "));
+    EXPECT_GT(std::stod(last.substr(last.find("accuracy ") + 9)), 0.95) << result.output;
+    EXPECT_EQ(count(result.errors, "training: 100% "), 1) << result.errors;
+    EXPECT_TRUE(std::filesystem::exists(folder + "/model.safetensors"));
+    EXPECT_TRUE(std::regex_search(last, std::regex("(\n  [.#]{48}){17}\n$"))) << last;
+    EXPECT_TRUE(last.find("###") != std::string::npos && last.find("...") != std::string::npos) << last;
+    std::filesystem::remove_all(folder);
+  }
+}
+
 TEST(Examples, TheQuicktourCountsEverySampleOnce) {
   for (int n = 1; n <= 4; ++n) {
     const auto result = example(n, {ACCELERATE_EXAMPLES "/quicktour"});

@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
   if (accelerator.is_main_process()) {
     auto reloaded = make_net();
     accelerate::load_state_dict(*reloaded, accelerate::load_weights(folder));
-    std::cout << "Weights saved to " << folder << "/model.safetensors.\nLoaded into a new network, they divide the plane like this:\n";
+    std::cout << "Weights saved to " << folder << "/model.safetensors.\n"
+              << "Loaded into a new network, they divide the plane like this:\n";
     draw(reloaded, 17, 48);
   }
   accelerator.end_training();

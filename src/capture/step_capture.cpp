@@ -16,6 +16,9 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "distributed/communicator.h"
+#include "distributed/failure_policy.h"
+
 namespace accelerate::detail {
 namespace {
 

@@ -9,6 +9,8 @@
 #include <array>
 
 #include "distributed/communicator.h"
+#include "distributed/failure_policy.h"
+#include "distributed/logbook.h"
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 #include "distributed/wire.h"
@@ -145,8 +147,8 @@ std::string problem_of(const ProcessState& state, const detail::Leaves& leaves, 
     }
     if (complex && reduction == Reduction::max) return dtype_name(dtype) + " tensors, which have no maximum";
     if (!complex && !reducible_as(dtype)) {
-      return dtype_name(dtype) + " tensors, which the backend " + state.communicator()->backend_name(tensor->device().type()) +
-             " cannot add (convert them first)";
+      return dtype_name(dtype) + " tensors, which the backend " +
+             state.communicator()->transport().backend_name(tensor->device().type()) + " cannot add (convert them first)";
     }
   }
   return "";

@@ -7,8 +7,10 @@
 #include <charconv>
 
 #include "core/pipe_signal.h"
+#include "distributed/c10d_transport.h"
 #include "distributed/communicator.h"
 #include "distributed/nccl.h"
+#include "distributed/store_scopes.h"
 #include "rendezvous/bounded.h"
 #include "rendezvous/rendezvous.h"
 
@@ -95,20 +97,21 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
   parts.first_serves_store = !me.agent_hosts_store;
   try {
     parts.store = join_store(me, options.environment, patience);
-    parts.group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
     auto gloo =
         c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
                                                     me.num_processes, gloo_options(me, options.environment, parts.timeout));
-    parts.group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
-    parts.group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    c10::intrusive_ptr<c10d::Backend> device_backend;
     if (device.is_cuda()) {
-      parts.device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index,
-                                               me.num_processes, options.timeout.value_or(kNcclTimeout));
-      const auto type = parts.device_backend ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
-      parts.group->setBackend(at::kCUDA, type,
-                              parts.device_backend ? parts.device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
-      parts.group->setDefaultBackend(type);
+      device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index,
+                                         me.num_processes, options.timeout.value_or(kNcclTimeout));
+      const auto type = device_backend ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
+      group->setBackend(at::kCUDA, type, device_backend ? device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
+      group->setDefaultBackend(type);
     }
+    parts.transport = std::make_unique<C10dTransport>(std::move(group), std::move(device_backend));
     // One that was done early and left again would cut off those that are still connecting.
     meet(me, parts.store, "connected", patience);
   } catch (const Error&) {
@@ -123,14 +126,15 @@ GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& op
 
 GroupParts borrow_group(const ProcessStateOptions& options) {
   GroupParts parts;
-  parts.group = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(options.process_group.get());
+  auto group = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(options.process_group.get());
   parts.owned = false;
   parts.timeout = options.timeout.value_or(kGlooTimeout);
-  if (auto store = parts.group->getStore()) {
+  if (auto store = group->getStore()) {
     // The number of accelerators this rank has made on the group: the same on every rank, and other keys for each.
-    const auto number = store->add("accelerate/made/" + std::to_string(parts.group->getRank()), 1);
+    const auto number = store->add("accelerate/made/" + std::to_string(group->getRank()), 1);
     parts.store = c10::make_intrusive<c10d::PrefixStore>("accelerate/application/" + std::to_string(number), store);
   }
+  parts.transport = std::make_unique<C10dTransport>(std::move(group));
   return parts;
 }
 
@@ -200,7 +204,7 @@ ProcessState::ProcessState(ProcessStateOptions options) {
   facts->device = choose_device(facts->me, options, facts->me.launched);
   if (facts->me.launched) {
     if (!borrowed) facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options, facts->device));
-    facts->backend = facts->communicator->backend_name(facts->device.type());
+    facts->backend = facts->communicator->transport().backend_name(facts->device.type());
     facts->communicator->watch(facts->me.machine, hang_threshold(options.environment), std::source_location::current());
     facts->type = facts->device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
   }
@@ -225,32 +229,25 @@ void ProcessState::wait_for_everyone(std::source_location where) const {
 FirstScope ProcessState::main_process_first(std::source_location where) const {
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
-  const std::string key = "first/" + std::to_string(peers->next_scope("main_process_first"));
-  if (is_main_process()) {
-    peers->pass("main_process_first", where);
-    return {peers, key};
-  }
-  peers->wait_for(key, 0, "main_process_first", where);
-  return {nullptr, ""};
+  const bool first = is_main_process();
+  const auto key = peers->scopes().enter("main_process_first", "first/", first, 0, where);
+  return {first ? peers : nullptr, key};
 }
 
 FirstScope ProcessState::local_main_process_first(std::source_location where) const {
   const auto& peers = facts_->communicator;
   if (!peers) return {nullptr, ""};
-  const std::string key = "first/" + facts_->me.machine + "/" + std::to_string(peers->next_scope("local_main_process_first"));
-  if (is_local_main_process()) {
-    peers->pass("local_main_process_first", where);
-    return {peers, key};
-  }
-  peers->wait_for(key, peers->first_here(), "local_main_process_first", where);
-  return {nullptr, ""};
+  const bool first = is_local_main_process();
+  const auto key =
+      peers->scopes().enter("local_main_process_first", "first/" + facts_->me.machine + "/", first, peers->first_here(), where);
+  return {first ? peers : nullptr, key};
 }
 
 FirstScope::FirstScope(std::shared_ptr<Communicator> communicator, std::string key)
     : communicator_(std::move(communicator)), key_(std::move(key)) {}
 
 FirstScope::~FirstScope() {
-  if (communicator_) communicator_->signal(key_);
+  if (communicator_) communicator_->scopes().signal(key_);
 }
 
 std::string to_string(const ProcessState& state) {

@@ -4,7 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "distributed/communicator.h"
+#include "distributed/pass_tracker.h"
+#include "distributed/transport.h"
 #include "rendezvous/without_signals.h"
 
 namespace accelerate {
@@ -13,11 +14,10 @@ namespace {
 /// How often the futures of collectives are looked at.
 constexpr std::chrono::milliseconds kFutureLook{100};
 
-/// A collective of a backend, waited for as the communicator waits for its own.
+/// A collective of a backend, waited for as one of a pass.
 class WatchfulWork : public c10d::Work {
  public:
-  WatchfulWork(Communicator& communicator, c10::intrusive_ptr<c10d::Work> work)
-      : communicator_(communicator), work_(std::move(work)) {}
+  WatchfulWork(PassTracker& passes, c10::intrusive_ptr<c10d::Work> work) : passes_(passes), work_(std::move(work)) {}
 
   bool isCompleted() override { return work_->isCompleted(); }
   bool isSuccess() const override { return work_->isSuccess(); }
@@ -25,18 +25,24 @@ class WatchfulWork : public c10d::Work {
   std::vector<at::Tensor> result() override { return work_->result(); }
   void synchronize() override { work_->synchronize(); }
   bool wait(std::chrono::milliseconds) override {
-    communicator_.wait_for_work(*work_);
+    passes_.wait_for_work(*work_);
     return true;
   }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return communicator_.watched(work_->getFuture()); }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return passes_.watched(work_->getFuture()); }
 
  private:
-  Communicator& communicator_;
+  PassTracker& passes_;
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
 bool all_on_cpu(const std::vector<at::Tensor>& tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
+}
+
+/// c10d takes a list for the sake of processes with several devices.
+const at::Tensor& only_tensor(const std::vector<at::Tensor>& tensors) {
+  TORCH_CHECK(tensors.size() == 1, "Expected a collective of one tensor, not of ", tensors.size());
+  return tensors.front();
 }
 
 std::string words_of_failure(const c10::ivalue::Future& failed) {
@@ -161,31 +167,33 @@ bool CollectiveWatch::abandoned() const {
   return shared_->abandoned;
 }
 
-WatchfulGroup::WatchfulGroup(Communicator& communicator, const c10::intrusive_ptr<c10d::ProcessGroup>& group)
-    : ProcessGroup(group->getRank(), group->getSize()), communicator_(communicator), group_(group) {
+WatchfulGroup::WatchfulGroup(PassTracker& passes, Transport& transport)
+    : ProcessGroup(transport.rank(), transport.size()),
+      passes_(passes),
+      transport_(transport),
+      group_(transport.process_group()) {
   // A reducer asks the backend for memory that it sends fastest.
-  if (const auto device = group->getBoundDeviceId()) setBoundDeviceId(device);
-  for (const auto device : group->getDeviceTypes()) {
-    const auto backend = group->getBackend(device.type());
+  if (const auto device = group_->getBoundDeviceId()) setBoundDeviceId(device);
+  for (const auto device : group_->getDeviceTypes()) {
+    const auto backend = group_->getBackend(device.type());
     setBackend(device.type(), strToBackendType(backend->getBackendName()), backend);
   }
-  setDefaultBackend(group->getBackendType());
+  setDefaultBackend(group_->getBackendType());
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
   // Ranks that have left the scope, as one may that never called finish(), must not take it for a pass of their own.
-  if (all_on_cpu(tensors)) communicator_.expect_waiting(before_all_reduce_ ? "in join_uneven_inputs" : "");
+  if (all_on_cpu(tensors)) passes_.expect_waiting(before_all_reduce_ ? "in join_uneven_inputs" : "");
   if (before_all_reduce_) before_all_reduce_(tensors.front());
   if (!all_on_cpu(tensors)) return group_->allreduce(tensors, options);
-  auto work = communicator_.start([&](c10d::Backend& backend) { return backend.allreduce(tensors, options); });
-  return c10::make_intrusive<WatchfulWork>(communicator_, std::move(work));
+  return c10::make_intrusive<WatchfulWork>(passes_, transport_.all_reduce(only_tensor(tensors), options.reduceOp));
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) {
   if (!all_on_cpu(tensors)) return group_->broadcast(tensors, options);
-  communicator_.announce_pass();
-  auto work = communicator_.start([&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
-  return c10::make_intrusive<WatchfulWork>(communicator_, std::move(work));
+  passes_.announce_pass();
+  return c10::make_intrusive<WatchfulWork>(passes_,
+                                           transport_.broadcast(only_tensor(tensors), static_cast<int>(options.rootRank)));
 }
 
 }  // namespace accelerate

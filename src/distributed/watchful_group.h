@@ -9,7 +9,8 @@
 
 namespace accelerate {
 
-class Communicator;
+class PassTracker;
+class Transport;
 
 /// Futures of collectives that are under way. Gloo never completes one whose peer died elsewhere in the ring, and who waits for a
 /// future cannot look around, so a thread looks for it: when the group is lost, all of them fail.
@@ -41,11 +42,11 @@ class CollectiveWatch {
   std::thread watcher_;
 };
 
-/// The group that a reducer of gradients sees: the collectives of a communicator, started in the background. On the CPU whoever
+/// The group that a reducer of gradients sees: the collectives of a transport, started in the background. On the CPU whoever
 /// waits for one hears of a dead peer; on other devices the backend's own watchdog sees to that.
 class WatchfulGroup : public c10d::ProcessGroup {
  public:
-  WatchfulGroup(Communicator& communicator, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+  WatchfulGroup(PassTracker& passes, Transport& transport);
 
   const std::string getBackendName() const override { return "accelerate"; }
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
@@ -55,7 +56,8 @@ class WatchfulGroup : public c10d::ProcessGroup {
   void before_all_reduce(std::function<void(const at::Tensor&)> action) { before_all_reduce_ = std::move(action); }
 
  private:
-  Communicator& communicator_;
+  PassTracker& passes_;
+  Transport& transport_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   std::function<void(const at::Tensor&)> before_all_reduce_;
 };

@@ -13,6 +13,8 @@
 #include <unordered_set>
 
 #include "core/source_line.h"
+#include "distributed/communicator.h"
+#include "distributed/pass_tracker.h"
 #include "parallel/bucket_size.h"
 #include "parallel/comm_hook.h"
 #include "parallel/packed_broadcast.h"
@@ -209,7 +211,7 @@ void DataParallel::rebuild_buckets(const char* call, std::source_location where)
     }
   };
   if (reducer_->will_rebuild()) {
-    communicator_.during(call, where, rebuild);
+    communicator_.passes().during(call, where, rebuild);
   } else {
     rebuild();
   }
@@ -270,7 +272,7 @@ void DataParallel::outputs_reached() {
   if (!options_.static_graph || first_graph_seen_ || !reducer_->expects_gradients()) return;
   first_graph_seen_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([this] {
-    communicator_.begin_waiting();
+    communicator_.passes().begin_waiting();
     reducer_->delay_all_reduce();
   });
 }

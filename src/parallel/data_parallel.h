@@ -11,12 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "distributed/communicator.h"
+#include "distributed/watchful_group.h"
 #include "parallel/join.h"
 #include "parallel/power_sgd_state.h"
 
 namespace torch::nn {
 class Module;
+}
+
+namespace accelerate {
+class Communicator;
 }
 
 namespace accelerate::detail {

@@ -82,13 +82,9 @@ void Join::tell_all_reduce(size_t model, const at::Tensor& tensor) {
                     .length = tensor.numel(),
                     .dtype = static_cast<int64_t>(tensor.scalar_type()),
                     .source = communicator_->rank() + 1};
-  std::vector<at::Tensor> numbers = {at::empty({static_cast<int64_t>(sizeof(Notice) / sizeof(int64_t))}, at::kLong)};
-  std::memcpy(numbers.front().data_ptr(), &mine, sizeof(Notice));
-  communicator_->start([&](c10d::Backend& backend) {
-    c10d::AllreduceOptions options;
-    options.reduceOp = c10d::ReduceOp::MAX;
-    return backend.allreduce(numbers, options);
-  });
+  const at::Tensor numbers = at::empty({static_cast<int64_t>(sizeof(Notice) / sizeof(int64_t))}, at::kLong);
+  std::memcpy(numbers.data_ptr(), &mine, sizeof(Notice));
+  communicator_->transport().all_reduce(numbers, c10d::ReduceOp::MAX);
 }
 
 void Join::follow(const Notice& notice) {

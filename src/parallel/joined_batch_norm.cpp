@@ -1,5 +1,6 @@
 #include "parallel/joined_batch_norm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>

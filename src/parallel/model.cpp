@@ -11,6 +11,8 @@
 
 #include "core/source_line.h"
 #include "data/open_loop.h"
+#include "distributed/communicator.h"
+#include "distributed/pass_tracker.h"
 #include "distributed/tensor_text.h"
 #include "parallel/data_parallel.h"
 #include "parallel/known_parameters.h"
@@ -246,7 +248,7 @@ void run_backward(const ProcessState& state, std::source_location where, const s
     if (model->lacks_forward()) suspects.emplace_back(*model);
   }
   if (state.use_distributed()) {
-    state.communicator()->during("backward", where, backward);
+    state.communicator()->passes().during("backward", where, backward);
   } else {
     backward();
   }

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "core/crc32.h"
+#include "distributed/communicator.h"
 #include "parallel/data_parallel.h"
 #include "residency/interception.h"
 

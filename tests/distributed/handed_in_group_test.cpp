@@ -6,7 +6,9 @@
 #include <cstdlib>
 #include <thread>
 
+#include "distributed/c10d_transport.h"
 #include "distributed/communicator.h"
+#include "distributed/peer_process.h"
 #include "launch/failure_notes.h"
 #include "support/together.h"
 
@@ -98,7 +100,7 @@ TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
 
 accelerate::GroupParts borrowed(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   accelerate::GroupParts parts;
-  parts.group = group;
+  parts.transport = std::make_unique<accelerate::C10dTransport>(group);
   parts.owned = false;
   parts.timeout = std::chrono::seconds(60);
   return parts;

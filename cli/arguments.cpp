@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include <accelerate/core/error.h>
+#include "command_page.h"
+#include "console/flag_reader.h"
 #include "core/closest_name.h"
 
 namespace accelerate::cli {
@@ -10,27 +12,15 @@ namespace {
 
 std::string see_help(const CommandPage& page) { return "`accelerate " + page.name + " --help` lists them all."; }
 
-// A flag as it was written: its name without dashes, and what stood behind "=".
-struct GivenFlag {
-  std::string name;
-  std::optional<std::string> value = {};
-};
-
-GivenFlag split_flag(const std::string& word) {
-  const std::string bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
-  const auto equals = bare.find('=');
-  if (equals == std::string::npos) return {bare};
-  return {bare.substr(0, equals), bare.substr(equals + 1)};
+FlagTable table_of(const CommandPage& page) {
+  FlagTable table;
+  for (const auto& flag : page.flags) table.flags.push_back(&flag);
+  return table;
 }
 
-const FlagPage& flag_named(const CommandPage& page, std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
-  std::vector<std::string> known = {"help"};
-  for (const auto& flag : page.flags) {
-    if (flag.name == name) return flag;
-    known.push_back(flag.name);
-  }
-  throw UsageError("There is no flag --" + name + closest_hint(name, known, "--") + "; " + see_help(page));
+std::string unknown_flag(const CommandPage& page, const std::string& given) {
+  const std::string name = flag_spelling(given.substr(std::min(given.find_first_not_of('-'), given.size())));
+  return "There is no flag --" + name + table_of(page).closest(name) + "; " + see_help(page);
 }
 
 void check_choice(const std::string& what, const std::string& given, const std::vector<std::string>& choices) {
@@ -40,10 +30,6 @@ void check_choice(const std::string& what, const std::string& given, const std::
   throw UsageError(what + " is '" + given + "', which is none of: " + list + closest_hint(given, choices) + ".");
 }
 
-bool is_choice(const std::string& word, const FlagPage& flag) {
-  return std::find(flag.choices.begin(), flag.choices.end(), flag.choice_of(word)) != flag.choices.end();
-}
-
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
   const size_t wanted = page.operands.empty() ? 0 : page.operand_count, most = page.most_operands();
   if (operands.size() > most) throw UsageError("'" + operands[most] + "' is one argument too many; " + see_help(page));
@@ -51,44 +37,29 @@ void check_operands(const CommandPage& page, const std::vector<std::string>& ope
   if (!operands.empty()) check_choice("The argument", operands.front(), page.choices);
 }
 
+void set_argument(Arguments& arguments, const FlagPage& flag, std::vector<std::string> values) {
+  const std::string name = std::string("--") + flag.name;
+  for (auto& value : values) {
+    if (value.empty()) throw UsageError(name + " is empty; give it a value: " + flag.value() + ".");
+    value = flag.choice_of(value);
+    check_choice(name, value, flag.choice_list());
+  }
+  if (const auto* on = std::get_if<bool Arguments::*>(&flag.member)) arguments.** on = true;
+  if (const auto* text = std::get_if<std::optional<std::string> Arguments::*>(&flag.member)) arguments.** text = values.front();
+  if (const auto* list = std::get_if<std::vector<std::string> Arguments::*>(&flag.member)) arguments.** list = values;
+}
+
 }  // namespace
-
-std::optional<std::string> Arguments::value(const std::string& flag) const {
-  const auto found = flags.find(flag);
-  return found == flags.end() ? std::nullopt : std::optional(found->second);
-}
-
-std::vector<std::string> Arguments::values(const std::string& flag, const std::vector<std::string>& otherwise) const {
-  const auto found = lists.find(flag);
-  return found == lists.end() ? otherwise : found->second;
-}
 
 Arguments parse_arguments(const CommandPage& page, const std::vector<std::string>& given) {
   Arguments arguments;
-  for (size_t i = 0; i < given.size(); ++i) {
-    if (given[i] == "-h" || given[i] == "--help") return {.help = true};
-    if (!given[i].starts_with("-")) {
-      arguments.operands.push_back(given[i]);
-      continue;
-    }
-    const GivenFlag word = split_flag(given[i]);
-    const FlagPage flag = flag_named(page, word.name);
-    std::optional<std::string> value = word.value;
-    if (flag.value.empty()) {
-      if (value) throw UsageError("--" + flag.name + " takes no value and was given '" + *value + "'.");
-    } else if (!value) {
-      if (++i == given.size()) throw UsageError("--" + flag.name + " needs a value behind it: " + flag.value + ".");
-      value = given[i];
-    }
-    if (value && value->empty()) throw UsageError("--" + flag.name + " is empty; give it a value: " + flag.value + ".");
-    if (value) value = flag.choice_of(*value);
-    check_choice("--" + flag.name, value.value_or(""), flag.choices);
-    arguments.flags[flag.name] = value.value_or("");
-    if (!flag.repeats) continue;
-    auto& list = arguments.lists[flag.name] = {*value};
-    // Up to the first word that is none of them: a model may follow.
-    while (i + 1 < given.size() && is_choice(given[i + 1], flag)) list.push_back(flag.choice_of(given[++i]));
-  }
+  FlagTable table = table_of(page);
+  table.unknown = [&page](const std::string& name) { return unknown_flag(page, name); };
+  const FlagLine line = read_flags(table, given, [&arguments](const Flag& flag, const std::vector<std::string>& values) {
+    set_argument(arguments, static_cast<const FlagPage&>(flag), values);
+  });
+  if (line.help) return {.help = true};
+  arguments.operands = line.operands;
   check_operands(page, arguments.operands);
   return arguments;
 }

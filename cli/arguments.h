@@ -1,29 +1,31 @@
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
-
-#include "command_page.h"
 
 namespace accelerate::cli {
 
-/// What was given to a command, after its name.
+struct CommandPage;
+
+/// What was given to a command other than launch, after its name. Its page says which of these it has.
 struct Arguments {
   /// -h or --help was among them.
   bool help = false;
-  /// Values of flags by their name in the page; what was given last counts. A flag without a value has an empty one.
-  std::map<std::string, std::string> flags = {};
+  std::optional<std::string> config_file = {};
+  std::optional<std::string> mixed_precision = {};
+  bool json = false;
+  bool unsafe_serialization = false;
+  bool remove_checkpoint_dir = false;
+  /// Empty: none was given.
+  std::vector<std::string> dtypes = {};
   std::vector<std::string> operands = {};
-
-  /// What was given to flags that take several values, those of the last one.
-  std::map<std::string, std::vector<std::string>> lists = {};
-
-  std::optional<std::string> value(const std::string& flag) const;
-  /// All values of a flag that takes several, or `otherwise`.
-  std::vector<std::string> values(const std::string& flag, const std::vector<std::string>& otherwise) const;
 };
+
+/// The member of Arguments that a flag sets; what is given last counts.
+using ArgumentMember = std::variant<std::monostate, bool Arguments::*, std::optional<std::string> Arguments::*,
+                                    std::vector<std::string> Arguments::*>;
 
 /// Reads `given` as `page` has it: flags in both spellings, `--flag value` or `--flag=value`. UsageError names what it does not
 /// know, with the closest of what it does, and values or operands that are missing, too many or none of the choices.

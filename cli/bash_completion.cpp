@@ -1,5 +1,6 @@
 #include <map>
 
+#include "program_name.h"
 #include "shell_completion.h"
 
 namespace accelerate::cli {
@@ -33,8 +34,8 @@ std::string bash_values(const std::vector<CommandPage>& pages) {
   std::map<std::string, std::vector<std::string>> flags;
   for (const auto& page : pages) {
     for (const auto& flag : page.flags) {
-      if (flag.value.empty()) continue;
-      auto& names = flags[bash_offer(flag.offer, flag.choices)];
+      if (!flag.takes_value()) continue;
+      auto& names = flags[bash_offer(flag.offer(), flag.offered())];
       names.push_back("'" + page.name + " " + flag.name + "'");
       if (flag.letter != 0) names.push_back("'" + page.name + " " + flag.letter + "'");
     }
@@ -49,7 +50,7 @@ std::string bash_flags(const std::vector<CommandPage>& pages) {
   for (const auto& page : pages) {
     std::vector<std::string> flags = {"--help"};
     if (page.has_help_all) flags.emplace_back("--help-all");
-    for (const auto& flag : page.flags) flags.push_back("--" + flag.name);
+    for (const auto& flag : page.flags) flags.push_back(std::string("--") + flag.name);
     text += "    '" + page.name + "') flags='" + joined(flags) + "' most=" + std::to_string(page.most_operands()) + " " +
             bash_offer(page.offer, page.choices) + " ;;\n";
   }
@@ -107,7 +108,7 @@ _accelerate_offer() {
 _accelerate() {
   local word=${COMP_WORDS[COMP_CWORD]} command='' flags offer words before most operands=0 i
   COMPREPLY=()
-  case "${COMP_WORDS[0]##*/}" in accelerate-*) command=${COMP_WORDS[0]##*/accelerate-} command=${command#accelerate-} ;; esac
+  case "${COMP_WORDS[0]##*/}" in accelerate-cpp) ;; accelerate-*) command=${COMP_WORDS[0]##*/accelerate-} command=${command#accelerate-} ;; esac
   for ((i = 1; i < COMP_CWORD; i++)); do
     before=${COMP_WORDS[i]}
     if [[ $before == -?* && $before != -- ]]; then
@@ -152,6 +153,6 @@ std::string bash_completion(const std::vector<CommandPage>& pages) {
          joined(entry_points()) + "\n";
 }
 
-std::vector<std::string> entry_points() { return {"accelerate-config", "accelerate-launch"}; }
+std::vector<std::string> entry_points() { return {kNameBesidePython, "accelerate-config", "accelerate-launch"}; }
 
 }  // namespace accelerate::cli

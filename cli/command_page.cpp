@@ -1,5 +1,8 @@
 #include "command_page.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <sstream>
 #include <stdexcept>
@@ -13,23 +16,9 @@ namespace {
 constexpr size_t kHelpColumn = 26;
 constexpr size_t kHelpWidth = 100;
 
-FlagPage config_file_flag(const std::string& help) {
-  return {.name = "config_file", .help = help, .value = "FILE", .offer = Offer::files};
-}
+FlagPage config_file_flag(const char* help) { return {{"config_file", FlagKind::file, help}, &Arguments::config_file}; }
 
-FlagPage page_of(const LaunchFlag& flag) {
-  FlagPage page{.name = flag.name, .help = flag.help, .choices = flag.choice_list(), .letter = flag.letter};
-  if (flag.takes_value()) page.value = "VALUE";
-  if (flag.kind == FlagKind::integer || flag.kind == FlagKind::number) page.value = "NUMBER";
-  if (flag.kind == FlagKind::file) page.value = "FILE";
-  if (flag.kind == FlagKind::folder) page.value = "FOLDER";
-  const bool yes_or_no = flag.kind == FlagKind::truth || flag.kind == FlagKind::boolean || flag.kind == FlagKind::bit;
-  if (yes_or_no && page.choices.empty()) page.choices = {"true", "false"};
-  if (!page.choices.empty()) page.offer = Offer::choices;
-  if (flag.kind == FlagKind::file) page.offer = Offer::files;
-  if (flag.kind == FlagKind::folder) page.offer = Offer::folders;
-  return page;
-}
+FlagPage json_flag() { return {{"json", FlagKind::on, "write JSON for programs instead of a table"}, &Arguments::json}; }
 
 CommandPage launch_page() {
   CommandPage page{
@@ -45,15 +34,14 @@ CommandPage launch_page() {
   for (const auto& group : launch_flag_groups()) {
     for (const auto& flag : launch_flags()) {
       if (flag.group != group.group) continue;
-      page.flags.push_back(page_of(flag));
-      page.flags.back().group = group.title;
+      page.flags.push_back({flag, {}, group.title});
     }
   }
   return page;
 }
 
 std::vector<CommandPage> config_pages() {
-  const std::string where = "the file to write (default: the one that `accelerate launch` reads by itself)";
+  const char* where = "the file to write (default: the one that `accelerate launch` reads by itself)";
   return {
       {.name = "config",
        .summary = "answer questions about your machines once, for every launch",
@@ -69,11 +57,12 @@ std::vector<CommandPage> config_pages() {
        .summary = "store a configuration for this machine without asking",
        .description = {"Writes a configuration that fits this machine. A file that is there already is left as it is."},
        .flags = {config_file_flag(where),
-                 {.name = "mixed_precision",
-                  .help = "precision of the computations",
-                  .value = "PRECISION",
-                  .offer = Offer::choices,
-                  .choices = {"no", "fp16", "bf16"}}}},
+                 {{.name = "mixed_precision",
+                   .kind = FlagKind::text,
+                   .help = "precision of the computations",
+                   .choices = "no fp16 bf16",
+                   .value_name = "PRECISION"},
+                  &Arguments::mixed_precision}}},
       {.name = "config update",
        .summary = "bring a stored configuration up to date",
        .description = {"Reads a configuration, fills in the keys that newer versions have, and stores it again."},
@@ -105,9 +94,20 @@ CommandPage inspect_page() {
           .summary = "tell what a file of weights, or a checkpoint, holds",
           .description = {"Tells what a file of weights or states, or a folder of them, holds: safetensors files, files of "
                           "torch.save, checkpoints. Needs neither Python nor torch, and runs nothing of what it reads."},
-          .flags = {{.name = "json", .help = "write JSON for programs instead of a table"}},
+          .flags = {json_flag()},
           .operands = "FILE | FOLDER",
           .offer = Offer::files};
+}
+
+FlagPage dtypes_flag() {
+  static const std::string dtypes = fmt::format("{}", fmt::join(estimated_dtypes(), " "));
+  return {{.name = "dtypes",
+           .kind = FlagKind::words,
+           .help = "those to tell about, one or more (also bf16, fp16, half, fp32, float); by default all but bfloat16",
+           .choices = dtypes.c_str(),
+           .value_name = "DTYPE",
+           .other_names = other_dtype_names},
+          &Arguments::dtypes};
 }
 
 CommandPage estimate_memory_page() {
@@ -118,14 +118,7 @@ CommandPage estimate_memory_page() {
                "training with Adam. Reads the headers of its files and nothing else: a folder, a file of weights, the index "
                "of shards, a config.json beside them, or the name of a model that was downloaded from the hub.",
                "A layer is a module without modules in it, or one block of a numbered list."},
-          .flags = {{.name = "dtypes",
-                     .help = "those to tell about, one or more (also bf16, fp16, half, fp32, float); by default all but bfloat16",
-                     .value = "DTYPE",
-                     .offer = Offer::choices,
-                     .choices = estimated_dtypes(),
-                     .other_names = other_dtype_names(),
-                     .repeats = true},
-                    {.name = "json", .help = "write JSON for programs instead of a table"}},
+          .flags = {dtypes_flag(), json_flag()},
           .operands = "MODEL",
           .offer = Offer::files};
 }
@@ -136,8 +129,10 @@ CommandPage merge_weights_page() {
           .description = {"Makes one file of the weights in a folder: shards with an index, or what FSDP saved as "
                           "SHARDED_STATE_DICT. OUT is a folder for model.safetensors (or pytorch_model.bin), or a name that "
                           "ends so."},
-          .flags = {{.name = "unsafe_serialization", .help = "write a torch file instead of safetensors"},
-                    {.name = "remove_checkpoint_dir", .help = "remove the folder once the new file is durable"}},
+          .flags = {{{"unsafe_serialization", FlagKind::on, "write a torch file instead of safetensors"},
+                     &Arguments::unsafe_serialization},
+                    {{"remove_checkpoint_dir", FlagKind::on, "remove the folder once the new file is durable"},
+                     &Arguments::remove_checkpoint_dir}},
           .operands = "FOLDER OUT",
           .operand_count = 2,
           .offer = Offer::files};
@@ -188,9 +183,31 @@ std::string folded(const std::string& text) {
 
 }  // namespace
 
-std::string FlagPage::choice_of(const std::string& word) const {
-  const auto found = other_names.find(word);
-  return found == other_names.end() ? word : found->second;
+std::string FlagPage::value() const {
+  if (!takes_value()) return "";
+  if (value_name != nullptr) return value_name;
+  switch (kind) {
+    case FlagKind::integer:
+    case FlagKind::number:
+      return "NUMBER";
+    case FlagKind::file:
+      return "FILE";
+    case FlagKind::folder:
+      return "FOLDER";
+    default:
+      return "VALUE";
+  }
+}
+
+Offer FlagPage::offer() const {
+  if (kind == FlagKind::file) return Offer::files;
+  if (kind == FlagKind::folder) return Offer::folders;
+  return offered().empty() ? Offer::nothing : Offer::choices;
+}
+
+std::vector<std::string> FlagPage::offered() const {
+  const bool yes_or_no = kind == FlagKind::truth || kind == FlagKind::boolean || kind == FlagKind::bit;
+  return yes_or_no && choices == nullptr ? std::vector<std::string>{"true", "false"} : choice_list();
 }
 
 std::vector<CommandPage> command_pages() {
@@ -218,9 +235,8 @@ std::string help_text(const CommandPage& page) {
   for (const auto& paragraph : page.description) text += "\n" + folded(paragraph);
   text += "\nflags:\n" + explained("  -h, --help", "show this text");
   for (const auto& flag : page.flags) {
-    std::string choices;
-    for (const auto& choice : flag.choices) choices += (choices.empty() ? "" : ", ") + choice;
-    text += explained("  --" + flag.name + (flag.value.empty() ? "" : " " + flag.value),
+    const std::string choices = fmt::format("{}", fmt::join(flag.choice_list(), ", "));
+    text += explained(fmt::format("  --{}{}{}", flag.name, flag.takes_value() ? " " : "", flag.value()),
                       flag.help + (choices.empty() ? "" : ": " + choices));
   }
   return text;

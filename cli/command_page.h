@@ -1,9 +1,11 @@
 #pragma once
 
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
+
+#include "arguments.h"
+#include "console/flag.h"
 
 namespace accelerate::cli {
 
@@ -11,26 +13,17 @@ namespace accelerate::cli {
 enum class Offer { nothing, files, folders, choices, programs };
 
 /// A flag of a command.
-struct FlagPage {
-  /// With underscores and without the dashes before it. Hyphens are understood as well.
-  std::string name;
-  std::string help;
-  /// The name of the value that follows, as "FILE"; empty: none follows.
-  std::string value = {};
-  Offer offer = Offer::nothing;
-  /// The values there are, where that is all.
-  std::vector<std::string> choices = {};
-  /// Other names of choices.
-  std::map<std::string, std::string> other_names = {};
-  /// Takes more than one of the choices, one behind the other.
-  bool repeats = false;
-  /// A letter that stands for it after a single dash, or 0.
-  char letter = 0;
+struct FlagPage : Flag {
+  ArgumentMember member = {};
   /// The section of the help that it is shown in; empty: that of the command's only section.
   std::string group = {};
 
-  /// The choice that `word` names; `word` itself when it is no other name of one.
-  std::string choice_of(const std::string& word) const;
+  /// The name of the value that follows, as "FILE"; empty: none follows.
+  std::string value() const;
+  /// What a shell offers for that value,
+  Offer offer() const;
+  /// and the values there are, where that is all.
+  std::vector<std::string> offered() const;
 };
 
 /// All that help, completion and manual say of a command. They are made of these alone, so they never disagree.

@@ -24,9 +24,7 @@
 namespace accelerate::cli {
 namespace {
 
-std::string path_of(const Arguments& given) {
-  return given.value("config_file").value_or(default_config_path(process_environment));
-}
+std::string path_of(const Arguments& given) { return given.config_file.value_or(default_config_path(process_environment)); }
 
 std::unique_ptr<Asker> make_asker() {
   if (!detail::is_terminal(STDIN_FILENO) || !detail::is_terminal(STDOUT_FILENO)) {
@@ -57,7 +55,7 @@ int write_default(const Arguments& given) {
   const int gpus = read_machine_facts(port).gpus;
   const Config config = make_config({{"compute_environment", "LOCAL_MACHINE"},
                                      {"distributed_type", gpus > 1 ? "MULTI_GPU" : "NO"},
-                                     {"mixed_precision", given.value("mixed_precision").value_or("no")},
+                                     {"mixed_precision", given.mixed_precision.value_or("no")},
                                      {"num_processes", std::max(gpus, 1)},
                                      {"use_cpu", gpus == 0}},
                                     path);

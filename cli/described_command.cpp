@@ -3,13 +3,16 @@
 #include <cstdio>
 
 #include <accelerate/core/error.h>
+#include "command_page.h"
 #include "core/escaped.h"
+#include "program_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
 
 void tell_problem(const std::string& speaker, std::string_view problem) {
-  std::fprintf(stderr, "%s: %s\n", speaker.c_str(), escaped(problem).c_str());
+  const std::string called = program_name() + speaker.substr(std::string_view("accelerate").size());
+  std::fprintf(stderr, "%s: %s\n", called.c_str(), as_called(escaped(problem)).c_str());
 }
 
 int run_described(const std::string& command, const std::vector<std::string>& given,
@@ -19,7 +22,7 @@ int run_described(const std::string& command, const std::vector<std::string>& gi
   try {
     const Arguments arguments = parse_arguments(page, given);
     if (arguments.help) {
-      std::fputs((help_text(page) + more_help).c_str(), stdout);
+      std::fputs(as_called(help_text(page) + more_help).c_str(), stdout);
       return 0;
     }
     exit_code = 1;  // from here on it is not the line that is wrong

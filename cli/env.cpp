@@ -98,7 +98,7 @@ void print_facts() {
 
 int run_env_command(std::vector<std::string> arguments) {
   return run_described("env", arguments, [](const Arguments& given) {
-    const auto wanted = given.value("config_file");
+    const auto wanted = given.config_file;
     const std::string path = wanted.value_or(default_config_path(process_environment));
     std::error_code ignored;
     // Read first: a configuration that was asked for and cannot be had is an error, not the end of a report.

@@ -31,10 +31,9 @@ int estimate_given(const Arguments& given) {
   const std::string& model = given.operands[0];
   const WeightSizes sizes = read_weight_sizes(find_model(model));
   std::vector<MemoryEstimate> estimates;
-  for (const auto& dtype : given.values("dtypes", {"float32", "float16", "int8", "int4"}))
-    estimates.push_back(estimate_memory(sizes, dtype));
-  const std::string text =
-      given.value("json") ? estimate_json(model, sizes, estimates) : estimates_table(escaped(model), estimates);
+  const std::vector<std::string> all = {"float32", "float16", "int8", "int4"};
+  for (const auto& dtype : given.dtypes.empty() ? all : given.dtypes) estimates.push_back(estimate_memory(sizes, dtype));
+  const std::string text = given.json ? estimate_json(model, sizes, estimates) : estimates_table(escaped(model), estimates);
   return std::printf("%s\n", text.c_str()) < 0 || std::fflush(stdout) != 0;
 }
 

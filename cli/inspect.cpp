@@ -16,7 +16,7 @@ void write_to_stdout(std::string_view text) {
 }
 
 int inspect_given(const Arguments& given) {
-  const auto style = given.value("json") ? InspectStyle::kJson : InspectStyle::kTable;
+  const auto style = given.json ? InspectStyle::kJson : InspectStyle::kTable;
   try {
     const bool sound = inspect(given.operands[0], style, write_to_stdout);
     if (std::fflush(stdout) != 0) throw NobodyReads();

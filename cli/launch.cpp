@@ -10,6 +10,7 @@
 #include "launch/command_plan.h"
 #include "launch/launch_flags.h"
 #include "launch/plan_text.h"
+#include "program_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
@@ -20,12 +21,11 @@ int refuse(const std::string& problem, int exit_code) {
   return exit_code;
 }
 
-std::optional<Config> config_for(const LaunchArguments& arguments) {
-  const auto& named = arguments.values["config_file"];
-  if (named.is_string()) return read_config(named);
+std::optional<Config> config_for(const LaunchSettings& settings) {
+  if (settings.config_file) return read_config(*settings.config_file);
   const std::string path = default_config_path(process_environment);
   std::error_code ignored;
-  if (!uses_default_config(arguments) || !std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+  if (!uses_default_config(settings) || !std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
   return read_config(path);
 }
 
@@ -33,7 +33,7 @@ std::optional<Config> config_for(const LaunchArguments& arguments) {
 
 int run_launch_command(std::vector<std::string> line) {
   if (const auto asked = asked_help(line)) {
-    std::fputs(launch_help(*asked).c_str(), stdout);
+    std::fputs(as_called(launch_help(*asked)).c_str(), stdout);
     return 0;
   }
   PortReservation port;  // until the launch has ended
@@ -41,8 +41,8 @@ int run_launch_command(std::vector<std::string> line) {
   bool dry_run = false;
   try {
     const LaunchArguments arguments = parse_launch_arguments(line);
-    dry_run = arguments.is_on("dry_run");
-    const auto config = config_for(arguments);
+    dry_run = arguments.settings.dry_run;
+    const auto config = config_for(arguments.settings);
     plan = plan_command(arguments, config ? &config->fields : nullptr, process_environment, read_machine_facts(port));
   } catch (const ConfigError& error) {
     return refuse(error.what(), 1);

@@ -10,6 +10,7 @@
 #include <accelerate/core/version.h>
 #include "command_page.h"
 #include "core/closest_name.h"
+#include "program_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
@@ -42,12 +43,12 @@ std::vector<CommandPage> listed_commands() {
 }
 
 void print_help(FILE* out) {
-  std::fputs("usage: accelerate <command> [arguments]\n\ncommands:\n", out);
+  std::fputs(as_called("usage: accelerate <command> [arguments]\n\ncommands:\n").c_str(), out);
   for (const auto& page : listed_commands()) std::fprintf(out, "  %-16s %s\n", page.name.c_str(), page.summary.c_str());
-  std::fputs(
-      "\noptions:\n  -h, --help     show this text\n  --version      show the version\n\n"
-      "`accelerate <command> --help` explains a command.\n",
-      out);
+  std::fputs(as_called("\noptions:\n  -h, --help     show this text\n  --version      show the version\n\n"
+                       "`accelerate <command> --help` explains a command.\n")
+                 .c_str(),
+             out);
 }
 
 int refuse_command(const std::string& name) {
@@ -75,12 +76,12 @@ int run(const std::vector<std::string>& arguments) {
   return refuse_command(name);
 }
 
-// "accelerate-launch" is "accelerate launch", as Python installs it.
+// "accelerate-launch" is "accelerate launch", as Python installs it; "accelerate-cpp" is "accelerate".
 std::vector<std::string> arguments_of(int argc, char** argv) {
   std::vector<std::string> arguments(argv + (argc > 0), argv + argc);
   const std::string name = argc > 0 ? argv[0] : "";
   const std::string own = name.substr(name.rfind('/') + 1), prefix = "accelerate-";
-  if (own.starts_with(prefix)) arguments.insert(arguments.begin(), own.substr(prefix.size()));
+  if (own.starts_with(prefix) && own != kNameBesidePython) arguments.insert(arguments.begin(), own.substr(prefix.size()));
   return arguments;
 }
 

@@ -6,6 +6,7 @@
 #include <accelerate/core/error.h>
 #include <accelerate/core/version.h>
 #include "core/closest_name.h"
+#include "program_name.h"
 #include "subcommands.h"
 
 namespace accelerate::cli {
@@ -44,8 +45,9 @@ std::string head(const std::string& name, const std::string& summary) {
 std::string flag_entry(const FlagPage& flag) {
   std::string text = ".TP\n";
   if (flag.letter != 0) text += bold("-" + std::string(1, flag.letter)) + ", ";
-  text += bold("--" + flag.name) + (flag.value.empty() ? "" : " " + italic(flag.value)) + "\n" + roff(flag.help);
-  for (size_t i = 0; i < flag.choices.size(); ++i) text += (i == 0 ? ": " : ", ") + bold(flag.choices[i]);
+  text += bold(std::string("--") + flag.name) + (flag.takes_value() ? " " + italic(flag.value()) : "") + "\n" + roff(flag.help);
+  const auto choices = flag.offered();
+  for (size_t i = 0; i < choices.size(); ++i) text += (i == 0 ? ": " : ", ") + bold(choices[i]);
   return text + "\n";
 }
 
@@ -113,7 +115,7 @@ std::string overview(const std::vector<CommandPage>& pages) {
 }  // namespace
 
 std::vector<std::string> manual_names(const std::vector<CommandPage>& pages) {
-  std::vector<std::string> names = {"accelerate"};
+  std::vector<std::string> names = {"accelerate", kNameBesidePython};
   for (const auto& page : pages) {
     if (page.name.find(' ') == std::string::npos) names.push_back("accelerate-" + page.name);
   }
@@ -122,6 +124,7 @@ std::vector<std::string> manual_names(const std::vector<CommandPage>& pages) {
 
 std::string manual_page(const std::vector<CommandPage>& pages, const std::string& name) {
   if (name == "accelerate") return overview(pages);
+  if (name == kNameBesidePython) return ".so man1/accelerate.1\n";
   for (const auto& page : pages) {
     if ("accelerate-" + page.name == name) return command_manual(pages, page);
   }

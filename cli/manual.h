@@ -7,7 +7,7 @@
 
 namespace accelerate::cli {
 
-/// The names of all manual pages: "accelerate", "accelerate-launch" and so on.
+/// The names of all manual pages: "accelerate", "accelerate-cpp", "accelerate-launch" and so on.
 std::vector<std::string> manual_names(const std::vector<CommandPage>& pages);
 
 /// One of them in the language of man. UsageError when there is no such page.

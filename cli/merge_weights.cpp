@@ -10,8 +10,8 @@ namespace accelerate::cli {
 namespace {
 
 int merge_given(const Arguments& given) {
-  const MergeOptions options{.safe_serialization = !given.value("unsafe_serialization"),
-                             .remove_checkpoint_dir = given.value("remove_checkpoint_dir").has_value()};
+  const MergeOptions options{.safe_serialization = !given.unsafe_serialization,
+                             .remove_checkpoint_dir = given.remove_checkpoint_dir};
   try {
     const MergeResult result = merge_weights(given.operands[0], given.operands[1], options);
     std::printf("%s: %llu tensors, %llu bytes\n", escaped(result.file.string()).c_str(),

@@ -13,7 +13,7 @@ std::string bash_completion(const std::vector<CommandPage>& pages);
 /// The same for zsh, to be found by the name _accelerate in a folder of $fpath.
 std::string zsh_completion(const std::vector<CommandPage>& pages);
 
-/// Names of the programs that are one command: "accelerate-launch" for "launch".
+/// Other names of the program: the one beside Python's, and those of one command, such as "accelerate-launch".
 std::vector<std::string> entry_points();
 
 }  // namespace accelerate::cli

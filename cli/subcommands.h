@@ -9,7 +9,8 @@ namespace accelerate::cli {
 /// Exit code of a command line that cannot be understood, as Python's argparse has it.
 inline constexpr int kUsageExitCode = 2;
 
-/// Writes "SPEAKER: PROBLEM" to stderr, on one line: a problem may quote anything from a file or a variable.
+/// Writes "SPEAKER: PROBLEM" to stderr, on one line: a problem may quote anything from a file or a variable. `speaker` is
+/// "accelerate" or "accelerate COMMAND", and is named as it was called.
 void tell_problem(const std::string& speaker, std::string_view problem);
 
 /// `accelerate config`: `arguments` are those after the word config. Returns the exit code.

@@ -46,7 +46,7 @@ void say_configuration(const std::optional<std::string>& config_file) {
 int run_test_command(std::vector<std::string> arguments) {
   return run_described("test", arguments, [](const Arguments& given) {
     const std::string program = find_test_program();
-    const auto config_file = given.value("config_file");
+    const auto& config_file = given.config_file;
     say_configuration(config_file);
     std::vector<std::string> launch;
     if (config_file) launch = {"--config_file", *config_file};

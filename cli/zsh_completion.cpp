@@ -28,9 +28,9 @@ std::string zsh_action(Offer offer, const std::vector<std::string>& choices) {
 
 std::string zsh_flag(const FlagPage& flag) {
   const std::string explanation = "[" + zsh_quoted(flag.help) + "]";
-  const std::string value = flag.value.empty() ? "" : ":" + flag.value + ":" + zsh_action(flag.offer, flag.choices);
+  const std::string value = flag.takes_value() ? ":" + flag.value() + ":" + zsh_action(flag.offer(), flag.offered()) : "";
   // "*" lets a flag come again: what is given last counts.
-  std::string text = "    '*--" + flag.name + (value.empty() ? "" : "=") + explanation + value + "'";
+  std::string text = std::string("    '*--") + flag.name + (value.empty() ? "" : "=") + explanation + value + "'";
   if (flag.letter != 0) text += " \\\n    '*-" + std::string(1, flag.letter) + explanation + value + "'";
   return text;
 }
@@ -81,7 +81,8 @@ std::string zsh_completion(const std::vector<CommandPage>& pages) {
   }
   text +=
       "  )\n"
-      "  if [[ ${words[1]:t} == accelerate-* ]]; then\n    _accelerate_${${words[1]:t}#accelerate-}\n    return\n  fi\n"
+      "  if [[ ${words[1]:t} == accelerate-* && ${words[1]:t} != accelerate-cpp ]]; then\n    "
+      "_accelerate_${${words[1]:t}#accelerate-}\n    return\n  fi\n"
       "  if ((CURRENT == 2)); then\n"
       "    _describe -t commands command commands\n    _arguments '--help[show help]' '--version[show the version]'\n    "
       "return\n  fi\n"

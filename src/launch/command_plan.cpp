@@ -25,28 +25,36 @@ using Json = nlohmann::json;
 /// The launchers of Python Accelerate; which one it is decides what the workers are told.
 enum class Launcher { simple, multi_gpu, deepspeed, tpu };
 
-void check_together(const LaunchArguments& arguments) {
+/// A flag that says what to run on.
+struct Choice {
+  const char* flag;
+  bool LaunchSettings::*member;
+};
+constexpr std::array kChoices = {Choice{"--cpu", &LaunchSettings::cpu}, Choice{"--multi_gpu", &LaunchSettings::multi_gpu},
+                                 Choice{"--tpu", &LaunchSettings::tpu}, Choice{"--use_deepspeed", &LaunchSettings::use_deepspeed},
+                                 Choice{"--use_fsdp", &LaunchSettings::use_fsdp}};
+
+void check_together(const LaunchSettings& given) {
   std::vector<std::string> chosen;
-  for (const char* name : {"cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp"}) {
-    if (arguments.is_on(name)) chosen.push_back(fmt::format("--{}", name));
+  for (const Choice& choice : kChoices) {
+    if (given.*choice.member) chosen.emplace_back(choice.flag);
   }
   if (chosen.size() > 1) {
     throw UsageError(fmt::format("{} cannot be used together: choose one of them.", fmt::join(chosen, " and ")));
   }
-  const Json& processes = arguments.values["num_processes"];
-  if (arguments.is_on("multi_gpu") && processes.is_number() && processes < 2) {
-    throw UsageError(fmt::format("--num_processes is {} with --multi_gpu, which needs at least 2.", processes.get<int>()));
+  if (given.multi_gpu && given.num_processes && *given.num_processes < 2) {
+    throw UsageError(fmt::format("--num_processes is {} with --multi_gpu, which needs at least 2.", *given.num_processes));
   }
-  if (arguments.is_on("use_parallelism_config") && (!arguments.is_on("use_fsdp") || arguments.text("fsdp_version") == "1")) {
+  if (given.use_parallelism_config && (!given.use_fsdp || given.fsdp_version == "1")) {
     throw UsageError("--use_parallelism_config needs --use_fsdp and --fsdp_version 2.");
   }
-  if (arguments.is_on("module") && arguments.is_on("no_python")) {
+  if (given.module && given.no_python) {
     throw UsageError("--module and --no_python cannot be used together: a module is run by Python.");
   }
 }
 
-void check_rendezvous(const LaunchArguments& arguments) {
-  const std::string settings = arguments.text("rdzv_conf");
+void check_rendezvous(const LaunchSettings& given) {
+  const std::string& settings = given.rdzv_conf;
   for (size_t begin = 0; begin < settings.size();) {
     const size_t end = std::min(settings.find(',', begin), settings.size());
     const size_t equals = settings.find('=', begin);
@@ -55,75 +63,72 @@ void check_rendezvous(const LaunchArguments& arguments) {
     }
     begin = end + 1;
   }
-  if (arguments.values["monitor_interval"].get<double>() <= 0) {
-    throw UsageError(fmt::format("--monitor_interval is {}; give seconds above 0.", arguments.text("monitor_interval")));
+  if (given.monitor_interval <= 0) {
+    throw UsageError(fmt::format("--monitor_interval is {}; give seconds above 0.", python_str(given.monitor_interval)));
   }
 }
 
-Launcher launcher_for(const LaunchArguments& merged, const Json* config, const MachineFacts& machine) {
-  if (merged.is_on("cpu")) return Launcher::simple;
-  if (merged.is_on("use_deepspeed")) return Launcher::deepspeed;
-  for (const char* name : {"use_fsdp", "use_megatron_lm", "multi_gpu"}) {
-    if (merged.is_on(name)) return Launcher::multi_gpu;
-  }
-  if (merged.is_on("tpu")) return Launcher::tpu;
+Launcher launcher_for(const LaunchSettings& merged, const Json* config, const MachineFacts& machine) {
+  if (merged.cpu) return Launcher::simple;
+  if (merged.use_deepspeed) return Launcher::deepspeed;
+  if (merged.use_fsdp || merged.use_megatron_lm || merged.multi_gpu) return Launcher::multi_gpu;
+  if (merged.tpu) return Launcher::tpu;
   // Without a config file, several processes where there are several GPUs are meant for them.
-  const Json& processes = merged.values["num_processes"];
-  const bool several = processes.is_null() ? machine.gpus > 1 : processes > 1;
+  const bool several = merged.num_processes.value_or(machine.gpus) > 1;
   return config == nullptr && several && machine.gpus > 1 ? Launcher::multi_gpu : Launcher::simple;
 }
 
 std::string who_asks_for_gpus(const LaunchArguments& merged) {
-  return merged.given.contains("multi_gpu") ? "--multi_gpu is given"
-                                            : "distributed_type in the config file asks for several GPUs";
+  return merged.gave(&LaunchSettings::multi_gpu) ? "--multi_gpu is given"
+                                                 : "distributed_type in the config file asks for several GPUs";
 }
 
-void check_gpus(const LaunchArguments& merged, const MachineFacts& machine) {
-  const Json& ids = merged.values["gpu_ids"];
-  const int machines = merged.values["num_machines"].is_null() ? 1 : merged.values["num_machines"].get<int>();
-  if (merged.is_on("multi_gpu") && machines <= 1 && ids.is_string() && ids != "all" && gpus_in(ids).size() < 2) {
+/// The GPUs that were chosen, or nothing when all are.
+std::optional<std::string> chosen_gpus(const LaunchSettings& merged) {
+  return merged.gpu_ids != "all" ? merged.gpu_ids : std::nullopt;
+}
+
+void check_gpus(const LaunchArguments& arguments, const MachineFacts& machine) {
+  const LaunchSettings& merged = arguments.settings;
+  const auto ids = chosen_gpus(merged);
+  if (merged.multi_gpu && merged.num_machines.value_or(1) <= 1 && ids && gpus_in(*ids).size() < 2) {
     throw UsageError(
         fmt::format("--gpu_ids is '{}', and several GPUs are to be used (--multi_gpu, or distributed_type in the config "
                     "file): name at least two, or all.",
-                    ids.get<std::string>()));
+                    *ids));
   }
-  if (merged.is_on("multi_gpu") && merged.values["num_processes"].is_null() && machine.gpus == 0) {
+  if (merged.multi_gpu && !merged.num_processes && machine.gpus == 0) {
     throw UsageError(fmt::format("{}, and no CUDA GPU was found on this machine: use --cpu, or give --num_processes.",
-                                 who_asks_for_gpus(merged)));
+                                 who_asks_for_gpus(arguments)));
   }
-  if (merged.given.contains("mixed_precision") && merged.text("mixed_precision") == "bf16" && !machine.bf16 && !machine.tpu) {
+  if (arguments.gave(&LaunchSettings::mixed_precision) && merged.mixed_precision == "bf16" && !machine.bf16 && !machine.tpu) {
     throw UsageError("--mixed_precision is 'bf16', and the GPUs of this machine do not calculate in it: choose no or fp16.");
   }
 }
 
-template <typename Value>
-std::optional<Value> optional_of(const Json& value) {
-  return value.is_null() ? std::nullopt : std::optional(value.get<Value>());
-}
-
-LaunchOptions options_of(const LaunchArguments& merged, Launcher launcher, const Environment& environment) {
-  const Json& values = merged.values;
+LaunchOptions options_of(const LaunchSettings& merged, Launcher launcher, const Environment& environment) {
   LaunchOptions options;
-  options.cpu = launcher == Launcher::simple && (merged.is_on("cpu") || merged.is_on("use_cpu"));
-  options.num_processes = optional_of<int>(values["num_processes"]);
-  options.num_machines = optional_of<int>(values["num_machines"]).value_or(1);
-  options.machine_rank = optional_of<int>(values["machine_rank"]).value_or(0);
-  options.main_process_ip = optional_of<std::string>(values["main_process_ip"]);
-  options.main_process_port = optional_of<int>(values["main_process_port"]);
-  options.num_cpu_threads_per_process = optional_of<int>(values["num_cpu_threads_per_process"]);
-  options.mixed_precision = optional_of<std::string>(values["mixed_precision"]).value_or("no");
-  options.gpu_ids = optional_of<std::string>(values["gpu_ids"]).value_or("all");
-  options.enable_cpu_affinity = merged.is_on("enable_cpu_affinity");
-  options.tee = values["tee"];
-  options.log_dir = optional_of<std::string>(values["log_dir"]).value_or("");
-  options.role = values["role"];
-  options.debug = merged.is_on("debug");
-  options.max_restarts = values["max_restarts"];
-  options.grace_period = values["grace_period"];
-  options.quiet = merged.is_on("quiet");
+  options.cpu = launcher == Launcher::simple && (merged.cpu || merged.use_cpu);
+  options.num_processes = merged.num_processes;
+  options.num_machines = merged.num_machines.value_or(1);
+  options.machine_rank = merged.machine_rank.value_or(0);
+  options.main_process_ip = merged.main_process_ip;
+  options.main_process_port = merged.main_process_port;
+  options.num_cpu_threads_per_process = merged.num_cpu_threads_per_process;
+  options.mixed_precision = merged.mixed_precision.value_or("no");
+  options.gpu_ids = merged.gpu_ids.value_or("all");
+  options.enable_cpu_affinity = merged.enable_cpu_affinity;
+  options.tee = merged.tee;
+  options.log_dir = merged.log_dir.value_or("");
+  options.role = merged.role;
+  options.debug = merged.debug;
+  options.max_restarts = merged.max_restarts;
+  options.grace_period = merged.grace_period;
+  options.quiet = merged.quiet;
+  options.command = merged.command;
   options.place_lone_process = launcher != Launcher::simple;
   // As in Python, a config file that does not say use_cpu keeps the cores from being shared out.
-  if (options.cpu && !merged.is_on("use_cpu") && !options.num_cpu_threads_per_process) {
+  if (options.cpu && !merged.use_cpu && !options.num_cpu_threads_per_process) {
     options.num_cpu_threads_per_process = std::max(1, integer_from(environment, {"OMP_NUM_THREADS"}).value_or(1));
   }
   return options;
@@ -134,7 +139,7 @@ std::string python_path(const Environment& environment, const std::string& folde
   return before.empty() ? folder : before + ":" + folder;
 }
 
-Variables variables_for(const LaunchArguments& merged, Launcher launcher, const Environment& environment,
+Variables variables_for(const LaunchSettings& merged, Launcher launcher, const Environment& environment,
                         const MachineFacts& machine) {
   Variables variables;
   if (launcher == Launcher::deepspeed) {
@@ -142,11 +147,11 @@ Variables variables_for(const LaunchArguments& merged, Launcher launcher, const 
     variables["PYTHONPATH"] = python_path(environment, machine.current_folder);
   }
   variables.merge(dynamo_variables(merged));
-  if (launcher == Launcher::simple && !merged.is_on("cpu") && !merged.is_on("use_cpu")) variables["ACCELERATE_USE_CPU"] = "False";
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) variables.merge(fsdp_variables(merged));
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) variables.merge(megatron_variables(merged));
-  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config")) variables.merge(parallelism_variables(merged));
-  if (merged.text("mixed_precision") == "fp8") {
+  if (launcher == Launcher::simple && !merged.cpu && !merged.use_cpu) variables["ACCELERATE_USE_CPU"] = "False";
+  if (launcher == Launcher::multi_gpu && merged.use_fsdp) variables.merge(fsdp_variables(merged));
+  if (launcher == Launcher::multi_gpu && merged.use_megatron_lm) variables.merge(megatron_variables(merged));
+  if (launcher != Launcher::simple && merged.use_parallelism_config) variables.merge(parallelism_variables(merged));
+  if (merged.mixed_precision == "fp8") {
     if (!machine.has_fp8()) {
       throw UsageError(
           "mixed_precision is fp8, which is what a Python package does (TransformerEngine, torchao or MS-AMP), and this "
@@ -168,27 +173,27 @@ struct PythonSettings {
   std::vector<std::string> idle, refused;
 };
 
-PythonSettings python_settings(const LaunchArguments& merged, Launcher launcher) {
+PythonSettings python_settings(const LaunchSettings& merged, Launcher launcher) {
   PythonSettings found;
   const auto text = [](const char* what, const char* key) {
     return fmt::format("{} ({})", what, find_config_key(local_config_keys(), key)->without_effect);
   };
   const auto add = [&](const char* what, const char* key) { found.idle.push_back(text(what, key)); };
   const auto refuse = [&](const char* what, const char* key) { found.refused.push_back(text(what, key)); };
-  const Json& backend = merged.values["dynamo_backend"];
-  if (backend.is_string() && backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
+  const std::string backend = merged.dynamo_backend.value_or("no");
+  if (backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
   if (launcher == Launcher::deepspeed) refuse("use_deepspeed", "deepspeed_config");
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_fsdp")) refuse("use_fsdp", "fsdp_config");
-  if (launcher == Launcher::multi_gpu && merged.is_on("use_megatron_lm")) refuse("use_megatron_lm", "megatron_lm_config");
-  if (launcher != Launcher::simple && merged.is_on("use_parallelism_config"))
-    refuse("use_parallelism_config", "parallelism_config");
-  if (merged.text("mixed_precision") == "fp8") refuse("mixed_precision fp8", "fp8_config");
+  if (launcher == Launcher::multi_gpu && merged.use_fsdp) refuse("use_fsdp", "fsdp_config");
+  if (launcher == Launcher::multi_gpu && merged.use_megatron_lm) refuse("use_megatron_lm", "megatron_lm_config");
+  if (launcher != Launcher::simple && merged.use_parallelism_config) refuse("use_parallelism_config", "parallelism_config");
+  if (merged.mixed_precision == "fp8") refuse("mixed_precision fp8", "fp8_config");
   if (launcher == Launcher::tpu) add("tpu", "tpu_name");
   return found;
 }
 
-void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launcher, const Json* config,
+void add_notes(LaunchPlan& plan, const LaunchArguments& arguments, Launcher launcher, const Json* config,
                const MachineFacts& machine) {
+  const LaunchSettings& merged = arguments.settings;
   if (!is_python(merged)) {
     const auto settings = python_settings(merged, launcher);
     if (!settings.idle.empty())
@@ -197,23 +202,24 @@ void add_notes(LaunchPlan& plan, const LaunchArguments& merged, Launcher launche
       plan.notes.push_back(fmt::format("{} is refused by the Accelerator of a C++ program.", fmt::join(settings.refused, ", ")));
   }
   const bool in_file = config != nullptr && config->value("distributed_type", Json()) == "MULTI_GPU";
-  if (merged.is_on("multi_gpu") && (in_file || merged.given.contains("multi_gpu")) && machine.gpus == 0) {
+  if (merged.multi_gpu && (in_file || arguments.gave(&LaunchSettings::multi_gpu)) && machine.gpus == 0) {
     plan.notes.push_back(
         fmt::format("{}, and no CUDA GPU was found in /proc/driver/nvidia and /dev: a program that finds none either runs on the "
                     "CPU, as with --cpu.",
-                    who_asks_for_gpus(merged)));
+                    who_asks_for_gpus(arguments)));
   }
-  for (const char* name : {"aws_access_key_id", "aws_secret_access_key"}) {
-    if (merged.given.contains(name)) plan.notes.push_back(fmt::format("--{} has no effect: no SageMaker job is started.", name));
+  for (const auto member : {&LaunchSettings::aws_access_key_id, &LaunchSettings::aws_secret_access_key}) {
+    if (arguments.gave(member))
+      plan.notes.push_back(fmt::format("--{} has no effect: no SageMaker job is started.", key_of(member)));
   }
-  if (merged.values["mpirun_hostfile"].is_string() && launcher != Launcher::simple) {
+  if (merged.mpirun_hostfile && launcher != Launcher::simple) {
     plan.notes.emplace_back("mpirun_hostfile has no effect: MPI starts CPU processes alone.");
   }
-  const std::string backend = merged.text("rdzv_backend");
-  if (merged.given.contains("rdzv_backend") && backend != "static") {
-    plan.notes.push_back(fmt::format("--rdzv_backend {} is taken as static: the processes meet at --main_process_ip.", backend));
+  if (arguments.gave(&LaunchSettings::rdzv_backend) && merged.rdzv_backend != "static") {
+    plan.notes.push_back(
+        fmt::format("--rdzv_backend {} is taken as static: the processes meet at --main_process_ip.", merged.rdzv_backend));
   }
-  if (config == nullptr && launcher == Launcher::multi_gpu && merged.values["num_processes"].is_null()) {
+  if (config == nullptr && launcher == Launcher::multi_gpu && !merged.num_processes) {
     plan.notes.push_back(
         fmt::format("{} GPUs were found, and each gets a process; --num_processes chooses another number.", machine.gpus));
   }
@@ -231,7 +237,7 @@ LaunchPlan as_one_command(LaunchPlan plan, std::vector<std::string> argv, Variab
   return plan;
 }
 
-LaunchPlan with_mpi(LaunchPlan plan, const LaunchArguments& merged, const LaunchOptions& options, const Environment& environment,
+LaunchPlan with_mpi(LaunchPlan plan, const LaunchSettings& merged, const LaunchOptions& options, const Environment& environment,
                     const MachineFacts& machine) {
   const auto mpi = machine.find_mpi();
   if (!mpi) {
@@ -247,18 +253,16 @@ LaunchPlan with_mpi(LaunchPlan plan, const LaunchArguments& merged, const Launch
   return as_one_command(std::move(plan), mpi_command(*mpi, merged, options, environment), std::move(variables), environment);
 }
 
-LaunchPlan on_tpu(LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+LaunchPlan on_tpu(LaunchOptions options, const LaunchSettings& merged, const Environment& environment,
                   const MachineFacts& machine) {
   if (!machine.tpu) {
     throw UsageError(
         "--tpu (or distributed_type: XLA in the config file) asks for a TPU, and this machine has no XLA device (/dev/accel0).");
   }
-  if (merged.is_on("tpu_use_cluster"))
-    throw UsageError("--tpu_cluster: pods of TPUs are started by Python's `accelerate launch`.");
-  if (merged.is_on("no_python"))
-    throw UsageError("--no_python cannot be used with --tpu: the program is one for Python's torch_xla.");
+  if (merged.tpu_use_cluster) throw UsageError("--tpu_cluster: pods of TPUs are started by Python's `accelerate launch`.");
+  if (merged.no_python) throw UsageError("--no_python cannot be used with --tpu: the program is one for Python's torch_xla.");
   Variables variables;
-  if (options.mixed_precision == "bf16") variables[merged.is_on("downcast_bf16") ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16"] = "1";
+  if (options.mixed_precision == "bf16") variables[merged.downcast_bf16 ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16"] = "1";
   if (options.debug) variables["ACCELERATE_DEBUG_MODE"] = "true";
   options.num_processes = 1;
   options.num_machines = 1;
@@ -275,11 +279,11 @@ void leave_out_idle_compiler(Variables& variables) {
   }
 }
 
-bool is_deepspeed_job(const LaunchArguments& merged, const LaunchOptions& options) {
-  return options.num_machines > 1 && merged.text("deepspeed_multinode_launcher") != "standard";
+bool is_deepspeed_job(const LaunchSettings& merged, const LaunchOptions& options) {
+  return options.num_machines > 1 && merged.deepspeed_multinode_launcher != "standard";
 }
 
-LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchSettings& merged, const Environment& environment,
                             const MachineFacts& machine) {
   const auto argv = deepspeed_command(merged, options);
   options.num_processes = 1;
@@ -294,7 +298,7 @@ LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchArguments& merged
   return as_one_command(std::move(plan), argv, std::move(variables), environment);
 }
 
-LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchArguments& merged, const Environment& environment,
+LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchSettings& merged, const Environment& environment,
                      const MachineFacts& machine) {
   if (launcher == Launcher::tpu) return on_tpu(std::move(options), merged, environment, machine);
   options.variables = variables_for(merged, launcher, environment, machine);
@@ -307,12 +311,12 @@ LaunchPlan plan_with(Launcher launcher, LaunchOptions options, const LaunchArgum
     worker.argv = worker_command(merged, with_places, environment);
     if (launcher == Launcher::deepspeed) leave_out_idle_compiler(worker.variables);
   }
-  if (launcher != Launcher::simple || !merged.values["mpirun_hostfile"].is_string()) return plan;
+  if (launcher != Launcher::simple || !merged.mpirun_hostfile) return plan;
   return with_mpi(std::move(plan), merged, options, environment, machine);
 }
 
-int processes_per_node(const LaunchArguments& merged, const MachineFacts& machine) {
-  const std::string text = merged.text("nproc_per_node");
+int processes_per_node(const LaunchSettings& merged, const MachineFacts& machine) {
+  const std::string& text = *merged.nproc_per_node;
   int count = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (problem == std::errc() && end == text.data() + text.size()) {
@@ -320,46 +324,45 @@ int processes_per_node(const LaunchArguments& merged, const MachineFacts& machin
     return count;
   }
   if (text != "gpu") throw UsageError(fmt::format("--nproc_per_node is '{}'; give a whole number, or gpu.", text));
-  if (const Json& ids = merged.values["gpu_ids"]; ids.is_string() && ids != "all") return static_cast<int>(gpus_in(ids).size());
+  if (const auto ids = chosen_gpus(merged)) return static_cast<int>(gpus_in(*ids).size());
   if (machine.gpus == 0) throw UsageError("--nproc_per_node is gpu, and no CUDA GPU was found on this machine: give a number.");
   return machine.gpus;
 }
 
 // torchrun counts the processes of each machine, --num_processes those of all. How many machines there are may be in the file.
 LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* config, const MachineFacts& machine) {
-  if (!arguments.given.contains("nproc_per_node")) return merge_config(std::move(arguments), config);
-  if (arguments.given.contains("num_processes")) {
+  if (!arguments.gave(&LaunchSettings::nproc_per_node)) return merge_config(std::move(arguments), config);
+  if (arguments.gave(&LaunchSettings::num_processes)) {
     throw UsageError(
         "--nproc_per_node and --num_processes cannot be used together: the first counts the processes of each machine, the "
         "second those of all.");
   }
-  arguments.given.insert("num_processes");  // not the file's
-  const bool wants_several = arguments.is_on("multi_gpu");
+  arguments.given.insert(key_of(&LaunchSettings::num_processes));  // not the file's
+  const bool wants_several = arguments.settings.multi_gpu;
   LaunchArguments merged = merge_config(std::move(arguments), config);
-  const int64_t machines = merged.values["num_machines"].is_null() ? 1 : merged.values["num_machines"].get<int64_t>();
-  const int64_t all = processes_per_node(merged, machine) * machines;
+  const int64_t machines = merged.settings.num_machines.value_or(1);
+  const int64_t all = processes_per_node(merged.settings, machine) * machines;
   if (wants_several && all == 1) {
     throw UsageError("--nproc_per_node starts 1 process with --multi_gpu, which needs at least 2.");
   }
-  merged.values["num_processes"] = static_cast<int>(std::clamp<int64_t>(all, INT_MIN, INT_MAX));
+  merged.settings.num_processes = static_cast<int>(std::clamp<int64_t>(all, INT_MIN, INT_MAX));
   return merged;
 }
 
 }  // namespace
 
-bool uses_default_config(const LaunchArguments& arguments) { return !arguments.is_on("cpu"); }
+bool uses_default_config(const LaunchSettings& settings) { return !settings.cpu; }
 
 LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
                         const MachineFacts& machine) {
-  if (arguments.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
-  check_together(arguments);
-  check_rendezvous(arguments);
+  if (arguments.settings.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
+  check_together(arguments.settings);
+  check_rendezvous(arguments.settings);
   const LaunchArguments merged = with_processes_per_node(arguments, config, machine);
-  const Launcher launcher = launcher_for(merged, config, machine);
+  const Launcher launcher = launcher_for(merged.settings, config, machine);
   check_gpus(merged, machine);
-  LaunchOptions options = options_of(merged, launcher, environment);
-  options.command = merged.command;
-  LaunchPlan plan = plan_with(launcher, std::move(options), merged, environment, machine);
+  LaunchPlan plan =
+      plan_with(launcher, options_of(merged.settings, launcher, environment), merged.settings, environment, machine);
   add_notes(plan, merged, launcher, config, machine);
   return plan;
 }

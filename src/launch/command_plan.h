@@ -13,7 +13,7 @@ namespace accelerate {
 LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
                         const MachineFacts& machine);
 
-/// Whether the default config file counts for this command line; one that was named always does. `--cpu` leaves it out.
-bool uses_default_config(const LaunchArguments& arguments);
+/// Whether the default config file counts for these settings; one that was named always does. `--cpu` leaves it out.
+bool uses_default_config(const LaunchSettings& settings);
 
 }  // namespace accelerate

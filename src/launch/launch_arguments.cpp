@@ -11,9 +11,6 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/launch_environment.h>
-#include "config/python_text.h"
-#include "core/closest_name.h"
-#include "launch/launch_flags.h"
 
 namespace accelerate {
 namespace {
@@ -68,8 +65,9 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   switch (flag.kind) {
     case FlagKind::integer: {
       if (const auto number = number_in<int>(text)) return *number;
-      const std::string sets = flag.destination();
-      const bool a_range = (sets == "num_machines" || sets == "num_processes") && text.find(':') != std::string::npos;
+      const bool counts = flag.member == SettingMember(&LaunchSettings::num_machines) ||
+                          flag.member == SettingMember(&LaunchSettings::num_processes);
+      const bool a_range = counts && text.find(':') != std::string::npos;
       refuse_value(flag, text,
                    number_in<double>(text) ? "give a whole number that is not too large"
                    : a_range               ? "give one whole number: machines cannot join or leave a running launch"
@@ -116,114 +114,34 @@ constexpr std::array kNamesElsewhere = {
     NameElsewhere{"hostfile", "--mpirun_hostfile has that meaning"},
 };
 
-/// Reads a line word by word.
-class LineReader {
- public:
-  explicit LineReader(const std::vector<std::string>& line) : line_(line) {
-    for (const LaunchFlag& flag : launch_flags()) {
-      result_.values[flag.destination()] = flag.fallback != nullptr ? value_in(flag, flag.fallback) : Json();
-    }
+std::string unknown_flag(const FlagTable& table, const std::string& given) {
+  const std::string name = flag_spelling(given.substr(std::min(given.find_first_not_of('-'), given.size())));
+  for (const NameElsewhere& elsewhere : kNamesElsewhere) {
+    if (name == elsewhere.name) return fmt::format("There is no flag {}: {}.", given, elsewhere.here);
   }
-
-  LaunchArguments read() {
-    while (next_ < line_.size() && line_[next_].size() > 1 && line_[next_].front() == '-') {
-      const std::string& word = line_[next_++];
-      if (word == "--") break;
-      if (word == "-np") {  // as mpirun has it
-        read_name("--np");
-      } else {
-        word.starts_with("--") ? read_name(word) : read_letters(word);
-      }
-    }
-    result_.command.assign(line_.begin() + static_cast<std::ptrdiff_t>(next_), line_.end());
-    return std::move(result_);
-  }
-
- private:
-  void read_name(const std::string& word) {
-    const size_t equals = word.find('=');
-    const std::string name = word.substr(2, equals - 2);
-    const LaunchFlag* flag = find_launch_flag(name);
-    if (flag == nullptr) refuse_name("--" + name);
-    if (equals == std::string::npos) return flag->takes_value() ? set(*flag, next_word(*flag)) : set(*flag);
-    if (!flag->takes_value())
-      throw UsageError(fmt::format("--{} takes no value; it was given '{}'.", flag->name, word.substr(equals + 1)));
-    set(*flag, word.substr(equals + 1));
-  }
-
-  // As others have it: -qm is -q -m, and -t3 is -t 3.
-  void read_letters(const std::string& word) {
-    refuse_single_dash(word);
-    for (size_t i = 1; i < word.size(); ++i) {
-      const LaunchFlag* flag = find_launch_flag(word[i]);
-      if (flag == nullptr) refuse_name(word);
-      if (flag->takes_value()) {
-        const size_t value = i + 1 + (i + 1 < word.size() && word[i + 1] == '=');
-        return set(*flag, value < word.size() ? word.substr(value) : next_word(*flag));
-      }
-      set(*flag);
-    }
-  }
-
-  const std::string& next_word(const LaunchFlag& flag) {
-    if (next_ < line_.size() && !line_[next_].starts_with("--")) return line_[next_++];
-    const std::string found = next_ < line_.size() ? fmt::format("{} follows it", line_[next_]) : "nothing follows it";
-    throw UsageError(fmt::format("--{} needs a value, and {}.", flag.name, found));
-  }
-
-  void set(const LaunchFlag& flag) {
-    result_.values[flag.destination()] = flag.kind == FlagKind::on;
-    result_.given.insert(flag.destination());
-  }
-
-  void set(const LaunchFlag& flag, const std::string& text) {
-    Json& value = result_.values[flag.destination()];
-    if (flag.kind != FlagKind::texts) {
-      value = value_in(flag, text);
-    } else {
-      value.push_back(text);  // null becomes a list
-    }
-    result_.given.insert(flag.destination());
-  }
-
-  // -num_processes would be -n with the value um_processes.
-  static void refuse_single_dash(const std::string& word) {
-    const std::string name = word.substr(1, word.find('=') - 1);
-    const LaunchFlag* flag = name.size() > 1 ? find_launch_flag(name) : nullptr;
-    if (flag != nullptr) throw UsageError(fmt::format("There is no flag -{}; it is written with two dashes: --{}.", name, name));
-  }
-
-  [[noreturn]] static void refuse_name(const std::string& given) {
-    std::string name = given.substr(std::min(given.find_first_not_of('-'), given.size()));
-    std::replace(name.begin(), name.end(), '-', '_');
-    for (const NameElsewhere& elsewhere : kNamesElsewhere) {
-      if (name == elsewhere.name) throw UsageError(fmt::format("There is no flag {}: {}.", given, elsewhere.here));
-    }
-    std::vector<std::string> known = {"help"};
-    for (const LaunchFlag& flag : launch_flags()) known.emplace_back(flag.name);
-    throw UsageError(fmt::format(
-        "There is no flag {}{}; `accelerate launch --help-all` lists them all. Flags of the program come after its name.", given,
-        closest_hint(name, known, "--")));
-  }
-
-  const std::vector<std::string>& line_;
-  size_t next_ = 0;
-  LaunchArguments result_ = {};
-};
+  return fmt::format(
+      "There is no flag {}{}; `accelerate launch --help-all` lists them all. Flags of the program come after its "
+      "name.",
+      given, table.closest(name));
+}
 
 }  // namespace
 
-bool LaunchArguments::is_on(const std::string& name) const {
-  const auto found = values.find(name);
-  return found != values.end() && found->is_boolean() && found->get<bool>();
+LaunchArguments parse_launch_arguments(const std::vector<std::string>& line) {
+  LaunchArguments arguments;
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (flag.fallback != nullptr) set_value(arguments.settings, flag, value_in(flag, flag.fallback));
+  }
+  FlagTable table = launch_flag_table();
+  table.unknown = [&table](const std::string& given) { return unknown_flag(table, given); };
+  const auto set = [&arguments](const Flag& given, const std::vector<std::string>& values) {
+    const auto& flag = static_cast<const LaunchFlag&>(given);
+    set_value(arguments.settings, flag, values.empty() ? Json(flag.kind == FlagKind::on) : value_in(flag, values.front()));
+    arguments.given.insert(flag.key());
+  };
+  arguments.settings.command = read_flags(table, line, set).operands;
+  return arguments;
 }
-
-std::string LaunchArguments::text(const std::string& name) const {
-  const auto found = values.find(name);
-  return python_str(found == values.end() ? Json() : *found);
-}
-
-LaunchArguments parse_launch_arguments(const std::vector<std::string>& line) { return LineReader(line).read(); }
 
 std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line) {
   LaunchHelp asked;
@@ -240,14 +158,6 @@ std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line) {
     if (flag->takes_value() && word.find('=') == std::string::npos) ++i;
   }
   return help ? std::optional(asked) : std::nullopt;
-}
-
-std::string python_str(const nlohmann::json& value) {
-  if (value.is_null()) return "None";
-  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return python_number(value.get<double>());
-  return value.dump();
 }
 
 }  // namespace accelerate

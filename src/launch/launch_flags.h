@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "console/flag_reader.h"
+#include "launch/launch_settings.h"
+
 namespace accelerate {
 
 /// Sections of `accelerate launch --help`, in its order.
@@ -27,47 +30,26 @@ enum class FlagGroup {
   without_effect
 };
 
-/// What follows a flag on the command line, and what it becomes.
-enum class FlagKind {
-  on,        ///< nothing follows; true
-  off,       ///< nothing follows; false
-  text,      ///< any text, or one of `choices`
-  file,      ///< text that names a file
-  folder,    ///< text that names a folder
-  integer,   ///< a whole number
-  number,    ///< a number that may have a fraction
-  truth,     ///< yes or no in one of Python's spellings, kept as it was written
-  boolean,   ///< the same, turned into true or false
-  bit,       ///< the same, turned into 1 or 0
-  booleans,  ///< three of them, joined by commas
-  texts      ///< text; the flag may be given again, and all are kept
-};
+/// How the value of a flag becomes the text of a variable for Python programs; nothing: it does not.
+enum class PassedAs { nothing, text, lower_case };
 
-/// One flag of `accelerate launch`. Parsing, help, suggestions, completion and the man page are made of these rows alone.
-struct LaunchFlag {
-  /// With underscores and without the dashes before it. Hyphens are understood as well.
-  const char* name;
+/// One flag of `accelerate launch`, with all that becomes of its value.
+struct LaunchFlag : Flag {
   FlagGroup group;
-  FlagKind kind;
-  /// One sentence or two for the user.
-  const char* help;
-  /// The value when it is not given, as one would write it; nothing: there is none.
-  const char* fallback = nullptr;
-  /// The values there are, separated by spaces; nothing: any.
-  const char* choices = nullptr;
-  /// A letter that stands for it after a single dash, or 0.
-  char letter = 0;
+  /// The member that it sets. None: its value is passed on to Python programs, or has no effect.
+  SettingMember member = {};
   /// Whether the top of a config file has a key for it. The keys of a section feed the flags of the section's group.
   bool top_key = false;
-  /// The name of its value and of its key in a config file, where that is not `name`.
-  const char* value_name = nullptr;
+  /// Its key in a config file, where that is not `name`.
+  const char* other_key = nullptr;
+  PassedAs passed = PassedAs::nothing;
+  /// The variable for it, where that is not the prefix of the group and `name` in capitals.
+  const char* other_variable = nullptr;
 
-  /// The name of its value.
-  const char* destination() const { return value_name != nullptr ? value_name : name; }
-  /// Whether a value follows.
-  bool takes_value() const { return kind != FlagKind::on && kind != FlagKind::off; }
-  /// `choices`, one by one.
-  std::vector<std::string> choice_list() const;
+  std::string key() const { return other_key != nullptr ? other_key : name; }
+  bool has_member() const { return !std::holds_alternative<std::monostate>(member); }
+  /// Whether its value may be of a kind other than the flag's.
+  bool holds_any_kind() const { return !has_member() || std::holds_alternative<PythonValue LaunchSettings::*>(member); }
 };
 
 /// One section of the help.
@@ -80,6 +62,8 @@ struct FlagGroupInfo {
   const char* section = nullptr;
   /// C++ programs make nothing of its flags, or have other names for them: `--help` leaves it out, `--help-all` does not.
   bool only_in_help_all = false;
+  /// What variables for its flags begin with.
+  const char* variable_prefix = "";
 };
 
 /// All flags, section by section.
@@ -88,11 +72,20 @@ std::span<const LaunchFlag> launch_flags();
 /// All sections, in the order of FlagGroup.
 std::span<const FlagGroupInfo> launch_flag_groups();
 
+/// The same for the reader of flags; what it says of a flag that is none is the caller's to add.
+FlagTable launch_flag_table();
+
 /// The flag of this name, spelled with hyphens or underscores and without leading dashes; null when there is none.
-const LaunchFlag* find_launch_flag(std::string name);
+const LaunchFlag* find_launch_flag(const std::string& name);
 
 /// The flag of this letter; null when there is none.
 const LaunchFlag* find_launch_flag(char letter);
+
+/// The flag of this key of a config file; null when there is none.
+const LaunchFlag* flag_of_key(const std::string& key);
+
+/// The key of the flags that set this member.
+std::string key_of(const SettingMember& member);
 
 /// What a line asks to be told.
 struct LaunchHelp {

@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array kParadigms = {"multi_gpu", "tpu", "tpu_use_cluster", "use_deepspeed", "use_fsdp", "use_megatron_lm"};
+constexpr std::array kParadigms = {&LaunchSettings::multi_gpu,     &LaunchSettings::tpu,      &LaunchSettings::tpu_use_cluster,
+                                   &LaunchSettings::use_deepspeed, &LaunchSettings::use_fsdp, &LaunchSettings::use_megatron_lm};
 
 /// Sections whose keys may lack the beginning of the flags' names.
 struct SectionPrefix {
@@ -28,19 +29,18 @@ constexpr std::array kSectionPrefixes = {SectionPrefix{"fsdp_config", "fsdp", "f
                                          SectionPrefix{"fp8_config", "fp8", "fp8_"},
                                          SectionPrefix{"dynamo_config", "dynamo_", "dynamo_"}};
 
-Json member(const Json& config, const char* key) { return config.contains(key) ? config[key] : Json(); }
+Json member(const Json& config, const std::string& key) { return config.contains(key) ? config[key] : Json(); }
 
-void take_paradigm(LaunchArguments& arguments, const Json& config) {
-  const auto is_on = [&arguments](const char* name) { return arguments.is_on(name); };
-  if (std::any_of(kParadigms.begin(), kParadigms.end(), is_on)) return;
+void take_paradigm(LaunchSettings& settings, const Json& config) {
+  if (std::any_of(kParadigms.begin(), kParadigms.end(), [&](auto paradigm) { return settings.*paradigm; })) return;
   const Json named = member(config, "distributed_type");
   const std::string type = named.is_string() ? named.get<std::string>() : "NO";
-  arguments.values["use_deepspeed"] = type == "DEEPSPEED";
-  arguments.values["multi_gpu"] = type.starts_with("MULTI_") && type != "MULTI_CPU";
-  arguments.values["tpu"] = type == "XLA";
-  arguments.values["use_fsdp"] = type == "FSDP";
-  arguments.values["use_megatron_lm"] = type == "MEGATRON_LM";
-  arguments.values["use_parallelism_config"] = !member(config, "parallelism_config").empty();
+  settings.use_deepspeed = type == "DEEPSPEED";
+  settings.multi_gpu = type.starts_with("MULTI_") && type != "MULTI_CPU";
+  settings.tpu = type == "XLA";
+  settings.use_fsdp = type == "FSDP";
+  settings.use_megatron_lm = type == "MEGATRON_LM";
+  settings.use_parallelism_config = !member(config, "parallelism_config").empty();
 }
 
 // Files may have numbers and flags in quotes.
@@ -48,6 +48,9 @@ Json as_kind(const LaunchFlag& flag, const Json& value) {
   const std::string text = python_str(value);
   if (!flag.takes_value())
     return value.is_boolean() ? value : Json(parse_flag(text, fmt::format("{} in the config file", flag.name)));
+  if (flag.kind == FlagKind::number && value.is_number()) return value;
+  if (flag.kind == FlagKind::number)
+    throw ConfigError(fmt::format("{} in the config file is {}; a number is needed.", flag.name, value.dump()));
   if (flag.kind != FlagKind::integer) return text;
   if (value.is_number_integer() && value >= INT_MIN && value <= INT_MAX) return value;
   if (value.is_string()) {
@@ -59,30 +62,39 @@ Json as_kind(const LaunchFlag& flag, const Json& value) {
 
 void take_top_keys(LaunchArguments& arguments, const Json& config) {
   for (const LaunchFlag& flag : launch_flags()) {
-    if (!flag.top_key || arguments.given.contains(flag.destination())) continue;
-    const Json value = member(config, flag.destination());
-    if (!value.is_null()) arguments.values[flag.destination()] = as_kind(flag, value);
+    if (!flag.top_key || arguments.given.contains(flag.key())) continue;
+    const Json value = member(config, flag.key());
+    if (!value.is_null()) set_value(arguments.settings, flag, as_kind(flag, value));
   }
   const Json use_cpu = member(config, "use_cpu");
-  arguments.values["use_cpu"] = !use_cpu.is_null() && parse_flag(python_str(use_cpu), "use_cpu in the config file");
+  arguments.settings.use_cpu = !use_cpu.is_null() && parse_flag(python_str(use_cpu), "use_cpu in the config file");
 }
 
-std::string argument_name(const std::string& section, const std::string& key) {
+std::string key_in_section(const std::string& section, const std::string& key) {
   for (const SectionPrefix& row : kSectionPrefixes) {
     if (section == row.section && !key.starts_with(row.known_by)) return row.prefix + key;
   }
   return key;
 }
 
-// Values keep their kind: DeepSpeed, for one, knows the word auto in the place of many a number.
+// What is only passed on keeps its kind.
+void take_section_key(LaunchSettings& settings, const std::string& key, const Json& value) {
+  const LaunchFlag* flag = flag_of_key(key);
+  if (flag == nullptr) {
+    settings.file_keys[key] = value;
+  } else {
+    set_value(settings, *flag, flag->holds_any_kind() ? value : as_kind(*flag, value));
+  }
+}
+
 void take_sections(LaunchArguments& arguments, const Json& config) {
   for (const FlagGroupInfo& group : launch_flag_groups()) {
     if (group.section == nullptr) continue;
     const Json section = member(config, group.section);
     if (!section.is_object()) continue;
     for (const auto& [key, value] : section.items()) {
-      const std::string name = argument_name(group.section, key);
-      if (!arguments.given.contains(name) && !value.is_null()) arguments.values[name] = value;
+      const std::string full = key_in_section(group.section, key);
+      if (!arguments.given.contains(full) && !value.is_null()) take_section_key(arguments.settings, full, value);
     }
   }
 }
@@ -93,7 +105,7 @@ std::string deepspeed_fields(const LaunchArguments& arguments, const Json& confi
   if (section.is_object()) {
     for (const auto& [key, value] : section.items()) names.push_back(key);
   }
-  if (!arguments.given.contains("mixed_precision") && !member(config, "mixed_precision").is_null()) {
+  if (!arguments.gave(&LaunchSettings::mixed_precision) && !member(config, "mixed_precision").is_null()) {
     names.emplace_back("mixed_precision");
   }
   return fmt::format("{}", fmt::join(names, ","));
@@ -102,8 +114,8 @@ std::string deepspeed_fields(const LaunchArguments& arguments, const Json& confi
 }  // namespace
 
 LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* config) {
-  arguments.values["use_cpu"] = arguments.is_on("cpu");
-  arguments.values["deepspeed_fields"] = "";
+  LaunchSettings& settings = arguments.settings;
+  settings.use_cpu = settings.cpu;
   if (config == nullptr) return arguments;
   const Json compute_environment = member(*config, "compute_environment");
   if (compute_environment == "AMAZON_SAGEMAKER") {
@@ -111,12 +123,12 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
         "The config file is one for Amazon SageMaker (compute_environment: AMAZON_SAGEMAKER). Jobs there are started by Python's "
         "`accelerate launch`; for this machine, name another file with --config_file, or run `accelerate config`.");
   }
-  take_paradigm(arguments, *config);
+  take_paradigm(settings, *config);
   take_top_keys(arguments, *config);
   take_sections(arguments, *config);
-  arguments.values["deepspeed_fields"] = deepspeed_fields(arguments, *config);
-  if (arguments.values["gpu_ids"].is_null()) arguments.values["gpu_ids"] = "all";
-  if (arguments.values["num_processes"] == -1 && !arguments.given.contains("num_processes")) {
+  settings.deepspeed_fields = deepspeed_fields(arguments, *config);
+  if (!settings.gpu_ids) settings.gpu_ids = "all";
+  if (settings.num_processes == -1 && !arguments.gave(&LaunchSettings::num_processes)) {
     throw UsageError("The config file does not say how many processes to start (num_processes is -1): give --num_processes.");
   }
   return arguments;

@@ -4,22 +4,22 @@
 #include <vector>
 
 #include <accelerate/launch/launch_plan.h>
-#include "launch/launch_arguments.h"
+#include "launch/launch_settings.h"
 
 namespace accelerate {
 
 /// Whether Python runs the program: a module, NAME.py without --no_python, or a command that begins with python.
-bool is_python(const LaunchArguments& arguments);
+bool is_python(const LaunchSettings& settings);
 
 /// The command of a worker: the program, through python3 (or PYTHON_EXEC) where `is_python` says so. `unbuffered`: its Python
 /// writes at once, as torchrun wants it.
-std::vector<std::string> worker_command(const LaunchArguments& arguments, bool unbuffered, const Environment& environment);
+std::vector<std::string> worker_command(const LaunchSettings& settings, bool unbuffered, const Environment& environment);
 
 /// The command that has MPI start the processes of `options` on the machines of --mpirun_hostfile.
-std::vector<std::string> mpi_command(const MpiLauncher& mpi, const LaunchArguments& arguments, const LaunchOptions& options,
+std::vector<std::string> mpi_command(const MpiLauncher& mpi, const LaunchSettings& settings, const LaunchOptions& options,
                                      const Environment& environment);
 
 /// The command that has DeepSpeed start the processes of `options` on several machines.
-std::vector<std::string> deepspeed_command(const LaunchArguments& arguments, const LaunchOptions& options);
+std::vector<std::string> deepspeed_command(const LaunchSettings& settings, const LaunchOptions& options);
 
 }  // namespace accelerate

@@ -107,6 +107,8 @@ TEST(BashCompletion, KnowsTheProgramsThatAreOneCommand) {
   const Bash bash;
   EXPECT_EQ(bash.offers({"accelerate-launch", "--num_p"}), (Words{"--num_processes"}));
   EXPECT_EQ(bash.offers({"/usr/bin/accelerate-config", ""}), (Words{"default", "update"}));
+  EXPECT_EQ(bash.offers({"/usr/bin/accelerate-cpp", "l"}), (Words{"launch"}));
+  EXPECT_EQ(bash.offers({"accelerate-cpp", "launch", "--num_p"}), (Words{"--num_processes"}));
 }
 
 TEST(BashCompletion, WhatIsOfferedIsWhatTheHelpLists) {
@@ -140,6 +142,7 @@ TEST(BashCompletion, WorksInAShellThatSomebodyTypesIn) {
 TEST(ZshCompletion, IsAScriptOfAllCommandsAndFlags) {
   const auto script = run_program({ACCELERATE_CLI, "completion", "zsh"});
   EXPECT_TRUE(script.output.starts_with("#compdef accelerate ")) << script.output.substr(0, 80);
+  EXPECT_NE(script.output.find(" accelerate-cpp"), std::string::npos);
   for (const auto& flag : launch_flags()) {
     EXPECT_NE(script.output.find(std::string("'*--") + flag.name), std::string::npos) << flag.name;
   }

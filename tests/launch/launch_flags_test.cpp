@@ -62,21 +62,69 @@ TEST(LaunchFlags, EveryFlagIsKnownInBothSpellingsAndWithAnEqualsSign) {
     if (flag.takes_value()) {
       lines = {{"--" + std::string(flag.name), value}, {"--" + hyphens, value}, {"--" + hyphens + "=" + value}};
     }
-    const auto expected = parse_launch_arguments(lines.front()).values;
+    const auto expected = value_of(parse_launch_arguments(lines.front()).settings, flag);
     for (auto& line : lines) {
       line.emplace_back("program");
       const LaunchArguments read = parse_launch_arguments(line);
-      EXPECT_EQ(read.values, expected) << flag.name;
-      EXPECT_TRUE(read.given.contains(flag.destination())) << flag.name;
-      EXPECT_EQ(read.command, std::vector<std::string>{"program"}) << flag.name;
+      EXPECT_EQ(value_of(read.settings, flag), expected) << flag.name;
+      EXPECT_TRUE(read.given.contains(flag.key())) << flag.name;
+      EXPECT_EQ(read.settings.command, std::vector<std::string>{"program"}) << flag.name;
     }
+  }
+}
+
+/// A line that gives `flag` something other than its default.
+std::vector<std::string> line_with(const LaunchFlag& flag) {
+  const std::string name = std::string("--") + flag.name;
+  if (!flag.takes_value()) return {name};
+  const bool same = flag.choices != nullptr && flag.fallback == flag.choice_list().back();
+  return {name, same ? flag.choice_list().front() : some_value(flag)};
+}
+
+TEST(LaunchFlags, EachFlagSetsWhatItIsBoundToAndNothingElse) {
+  const LaunchSettings before = parse_launch_arguments({}).settings;
+  for (const LaunchFlag& flag : launch_flags()) {
+    LaunchSettings after = parse_launch_arguments(line_with(flag)).settings;
+    const bool only_choice = flag.choices != nullptr && flag.choice_list().size() == 1;
+    const bool has_effect = flag.has_member() || flag.passed != PassedAs::nothing;
+    if (has_effect && !only_choice && flag.kind != FlagKind::off) {
+      EXPECT_NE(value_of(after, flag), value_of(before, flag)) << flag.name;
+    }
+    if (const PythonValue old = value_of(before, flag); !old.is_null()) {
+      set_value(after, flag, old);
+    } else if (flag.has_member()) {
+      continue;  // nothing is written over what has a value
+    } else {
+      after.passed_on.erase(&flag);
+    }
+    EXPECT_EQ(after, before) << flag.name;
+  }
+}
+
+TEST(LaunchFlags, ADefaultOfTheTableIsThatOfTheSettings) {
+  const LaunchSettings settings = parse_launch_arguments({}).settings;
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (flag.fallback == nullptr || flag.kind == FlagKind::booleans) continue;
+    const std::string text = python_str(value_of(settings, flag));
+    const bool is_off = (text == "False" || text == "0") && flag.fallback == std::string("false");
+    const bool is_on = (text == "True" || text == "1") && flag.fallback == std::string("true");
+    const bool has_effect = flag.has_member() || flag.passed != PassedAs::nothing;
+    EXPECT_TRUE(!has_effect || is_off || is_on || text == flag.fallback || text == flag.fallback + std::string(".0"))
+        << flag.name << ": " << text;
+  }
+}
+
+TEST(LaunchFlags, WhatHasNoMemberIsPassedOnOrHasNoEffect) {
+  for (const LaunchFlag& flag : launch_flags()) {
+    const bool for_python = flag.group != FlagGroup::without_effect && flag.group != FlagGroup::tpu;
+    EXPECT_TRUE(flag.has_member() || flag.passed != PassedAs::nothing || !for_python) << flag.name;
   }
 }
 
 TEST(LaunchFlags, KeysAtTheTopOfConfigFilesAndTheirSectionsExist) {
   for (const LaunchFlag& flag : launch_flags()) {
     if (flag.top_key) {
-      EXPECT_NE(find_config_key(local_config_keys(), flag.destination()), nullptr) << flag.name;
+      EXPECT_NE(find_config_key(local_config_keys(), flag.key()), nullptr) << flag.name;
     }
   }
   for (const FlagGroupInfo& group : launch_flag_groups()) {
@@ -87,40 +135,40 @@ TEST(LaunchFlags, KeysAtTheTopOfConfigFilesAndTheirSectionsExist) {
 }
 
 TEST(LaunchFlags, ValuesBecomeWhatTheirKindSays) {
-  const auto values =
+  const LaunchSettings settings =
       parse_launch_arguments({"--num_processes", "4", "--gradient_clipping", "1", "--fsdp_offload_params", "True",
                               "--megatron_lm_no_load_optim", "false", "--fp8_pad_inner_dim", "no",
                               "--fp8_override_linear_precision", "true,false,true", "--vm", "a", "--vm=b", "--cpu"})
-          .values;
-  EXPECT_EQ(values["num_processes"], 4);
-  EXPECT_TRUE(values["gradient_clipping"].is_number_float());
-  EXPECT_EQ(values["fsdp_offload_params"], "True");
-  EXPECT_EQ(values["megatron_lm_no_load_optim"], false);
-  EXPECT_EQ(values["fp8_pad_inner_dim"], 0);
-  EXPECT_EQ(values["fp8_override_linear_precision"], nlohmann::json::array({true, false, true}));
-  EXPECT_EQ(values["vm"], nlohmann::json::array({"a", "b"}));
-  EXPECT_EQ(values["cpu"], true);
-  EXPECT_EQ(values["multi_gpu"], false);
-  EXPECT_TRUE(values["num_machines"].is_null());
+          .settings;
+  const auto value = [&](const char* name) { return value_of(settings, *find_launch_flag(name)); };
+  EXPECT_EQ(settings.num_processes, 4);
+  EXPECT_TRUE(value("gradient_clipping").is_number_float());
+  EXPECT_EQ(value("fsdp_offload_params"), "True");
+  EXPECT_EQ(value("megatron_lm_no_load_optim"), false);
+  EXPECT_EQ(value("fp8_pad_inner_dim"), 0);
+  EXPECT_EQ(settings.fp8_override_linear_precision, nlohmann::json::array({true, false, true}));
+  EXPECT_TRUE(settings.cpu);
+  EXPECT_FALSE(settings.multi_gpu);
+  EXPECT_EQ(settings.num_machines, std::nullopt);
 }
 
 TEST(LaunchFlags, LettersMayBeJoinedAndCarryTheirValue) {
   for (const std::vector<std::string>& line :
        std::vector<std::vector<std::string>>{{"-q", "-m", "-t", "3", "x"}, {"-qmt3", "x"}, {"-qm", "-t=3", "x"}}) {
     const LaunchArguments read = parse_launch_arguments(line);
-    EXPECT_TRUE(read.is_on("quiet") && read.is_on("module"));
-    EXPECT_EQ(read.text("tee"), "3");
-    EXPECT_EQ(read.command, std::vector<std::string>{"x"});
+    EXPECT_TRUE(read.settings.quiet && read.settings.module);
+    EXPECT_EQ(read.settings.tee, "3");
+    EXPECT_EQ(read.settings.command, std::vector<std::string>{"x"});
   }
 }
 
 TEST(LaunchFlags, TheLastOfContradictingFlagsCounts) {
-  EXPECT_FALSE(parse_launch_arguments({"--tpu_cluster", "--no_tpu_cluster"}).is_on("tpu_use_cluster"));
-  EXPECT_TRUE(parse_launch_arguments({"--no_tpu_cluster", "--tpu_cluster"}).is_on("tpu_use_cluster"));
+  EXPECT_FALSE(parse_launch_arguments({"--tpu_cluster", "--no_tpu_cluster"}).settings.tpu_use_cluster);
+  EXPECT_TRUE(parse_launch_arguments({"--no_tpu_cluster", "--tpu_cluster"}).settings.tpu_use_cluster);
 }
 
 TEST(LaunchFlags, NegativeNumbersAreValues) {
-  EXPECT_EQ(parse_launch_arguments({"--num_processes", "-1"}).values["num_processes"], -1);
+  EXPECT_EQ(parse_launch_arguments({"--num_processes", "-1"}).settings.num_processes, -1);
 }
 
 TEST(LaunchFlags, WhatIsWrongIsNamed) {
@@ -178,16 +226,18 @@ TEST(LaunchFlags, HelpIsFoundBehindLettersThatTakeAValue) {
 }
 
 TEST(LaunchFlags, NamesOfTorchrunAndMpirunAreUnderstood) {
-  const LaunchArguments read = parse_launch_arguments({"--nnodes=2", "--node-rank", "1", "--master_addr", "host", "--master-port",
-                                                       "29501", "--nproc-per-node=4", "--standalone", "train"});
-  EXPECT_EQ(read.values["num_machines"], 2);
-  EXPECT_EQ(read.values["machine_rank"], 1);
-  EXPECT_EQ(read.values["main_process_ip"], "host");
-  EXPECT_EQ(read.values["main_process_port"], 29501);
+  const LaunchSettings read = parse_launch_arguments({"--nnodes=2", "--node-rank", "1", "--master_addr", "host", "--master-port",
+                                                      "29501", "--nproc-per-node=4", "--standalone", "train"})
+                                  .settings;
+  EXPECT_EQ(read.num_machines, 2);
+  EXPECT_EQ(read.machine_rank, 1);
+  EXPECT_EQ(read.main_process_ip, "host");
+  EXPECT_EQ(read.main_process_port, 29501);
+  EXPECT_EQ(read.nproc_per_node, "4");
   EXPECT_EQ(read.command, std::vector<std::string>{"train"});
   for (const std::vector<std::string>& line :
        std::vector<std::vector<std::string>>{{"-n", "3", "x"}, {"-n3", "x"}, {"-np", "3", "x"}, {"--np", "3", "x"}}) {
-    EXPECT_EQ(parse_launch_arguments(line).values["num_processes"], 3) << line.front();
+    EXPECT_EQ(parse_launch_arguments(line).settings.num_processes, 3) << line.front();
   }
   EXPECT_NE(refusal_of({"--nnodes", "1:4"}).find("--nnodes is '1:4'; give one whole number"), std::string::npos);
 }

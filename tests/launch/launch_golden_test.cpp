@@ -66,9 +66,9 @@ GoldenLaunch launch_of(const Json& golden, const Json& test) {
   try {
     const LaunchArguments arguments = parse_launch_arguments(test.at("line"));
     std::optional<Config> config;
-    if (arguments.values["config_file"].is_string()) {
+    if (arguments.settings.config_file) {
       config = parse_config(test.at("config").get<std::string>(), "config.yaml");
-    } else if (!test.at("default_config").is_null() && uses_default_config(arguments)) {
+    } else if (!test.at("default_config").is_null() && uses_default_config(arguments.settings)) {
       config = parse_config(test.at("default_config").get<std::string>(), "default_config.yaml");
     }
     const LaunchPlan plan = plan_command(arguments, config ? &config->fields : nullptr, environment, machine_of(test));

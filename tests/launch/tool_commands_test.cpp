@@ -199,5 +199,24 @@ TEST(ToolCommands, TheNameOfTheProgramMayChooseTheCommand) {
   EXPECT_EQ(launched.output, "started\n") << launched.errors;
 }
 
+TEST(ToolCommands, BesidePythonsAccelerateItAnswersToAccelerateCppAndNamesItselfSo) {
+  const Folder folder;
+  const std::string program = folder / "accelerate-cpp";
+  std::filesystem::create_symlink(ACCELERATE_CLI, program);
+  const auto launched = run_program({program, "launch", "--cpu", "echo", "started"});
+  EXPECT_EQ(launched.output, "started\n") << launched.errors;
+  for (const std::vector<std::string>& line : std::vector<std::vector<std::string>>{
+           {program, "--help"}, {program, "launch", "--help"}, {program, "env", "--help"}, {program, "completion", "-h"}}) {
+    const auto help = run_program(line);
+    EXPECT_EQ(help.exit_code, 0) << help.errors;
+    EXPECT_TRUE(help.output.starts_with("usage: accelerate-cpp ")) << help.output;
+    for (const char* other : {"`accelerate ", "$(accelerate "}) EXPECT_FALSE(has(help.output, other)) << help.output;
+  }
+  const auto refused = run_program({program, "env", "--confg_file", "x"});
+  EXPECT_TRUE(refused.errors.starts_with("accelerate-cpp env: There is no flag --confg_file")) << refused.errors;
+  EXPECT_TRUE(has(refused.errors, "`accelerate-cpp env --help` lists them all")) << refused.errors;
+  EXPECT_TRUE(has(run_program({ACCELERATE_CLI, "--help"}).output, "usage: accelerate <command>"));
+}
+
 }  // namespace
 }  // namespace accelerate::testing

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace accelerate {
+
+struct LaunchFlag;
+
+/// A value that travels on to Python programs, of the kind that the line or the file gave it: DeepSpeed, for one, knows the word
+/// auto in the place of many a number. Null: there is none.
+using PythonValue = nlohmann::json;
+
+/// What a launch is asked for, by the command line and the config file. Each member is that of the flag of its name, unless it
+/// says otherwise; launch_flags binds them.
+struct LaunchSettings {
+  // In general.
+  std::optional<std::string> config_file = {};
+  bool quiet = false;
+  bool module = false;
+  bool no_python = false;
+  bool debug = false;
+  bool dry_run = false;
+
+  // What to run on. `use_cpu` is --cpu, or the key of a config file.
+  bool cpu = false;
+  bool use_cpu = false;
+  bool multi_gpu = false;
+  bool tpu = false;
+  bool tpu_use_cluster = false;
+  bool downcast_bf16 = false;
+  bool use_deepspeed = false;
+  bool use_fsdp = false;
+  bool use_megatron_lm = false;
+  bool use_parallelism_config = false;
+
+  // How many processes, and how each computes.
+  std::optional<int> num_processes = {};
+  std::optional<std::string> nproc_per_node = {};
+  std::optional<int> num_cpu_threads_per_process = {};
+  bool enable_cpu_affinity = false;
+  std::optional<std::string> gpu_ids = {};
+  std::optional<std::string> mixed_precision = {};
+  std::optional<std::string> dynamo_backend = {};
+
+  // Machines, and where their processes meet.
+  std::optional<int> num_machines = {};
+  std::optional<int> machine_rank = {};
+  std::optional<std::string> main_process_ip = {};
+  std::optional<int> main_process_port = {};
+  std::string rdzv_backend = {};
+  std::string rdzv_conf = {};
+  std::optional<std::string> mpirun_hostfile = {};
+
+  // Output and failures.
+  std::string tee = {};
+  std::optional<std::string> log_dir = {};
+  std::string role = {};
+  int max_restarts = 0;
+  double grace_period = 0;
+  double monitor_interval = 0;
+  std::optional<std::string> aws_access_key_id = {};
+  std::optional<std::string> aws_secret_access_key = {};
+
+  // What the planning must know of settings for Python programs. `deepspeed_fields` names those that come from a config file.
+  std::string deepspeed_fields = {};
+  std::optional<std::string> deepspeed_hostfile = {};
+  std::optional<std::string> deepspeed_exclusion_filter = {};
+  std::optional<std::string> deepspeed_inclusion_filter = {};
+  std::optional<std::string> deepspeed_multinode_launcher = {};
+  std::string fsdp_version = {};
+  std::string fsdp_cpu_ram_efficient_loading = {};
+  std::string fsdp_sync_module_states = {};
+  PythonValue fp8_override_linear_precision = {};
+  PythonValue parallelism_config_cp_size = {};
+  PythonValue parallelism_config_sp_size = {};
+
+  /// Values of the flags that have no member and are passed on to Python programs.
+  std::map<const LaunchFlag*, PythonValue> passed_on = {};
+  /// Keys in sections of a config file that no flag has.
+  std::map<std::string, PythonValue> file_keys = {};
+  /// The program and its arguments.
+  std::vector<std::string> command = {};
+
+  bool operator==(const LaunchSettings&) const = default;
+};
+
+/// The member of LaunchSettings that a flag sets, if it has one.
+using SettingMember = std::variant<std::monostate, bool LaunchSettings::*, int LaunchSettings::*, double LaunchSettings::*,
+                                   std::string LaunchSettings::*, std::optional<int> LaunchSettings::*,
+                                   std::optional<std::string> LaunchSettings::*, PythonValue LaunchSettings::*>;
+
+/// The value that `flag` has in `settings`; null when there is none.
+PythonValue value_of(const LaunchSettings& settings, const LaunchFlag& flag);
+
+/// Gives `flag` a value, of the kind of its member.
+void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonValue& value);
+
+/// `value` as Python's str() writes it: None, True, 1.0, text as it is.
+std::string python_str(const PythonValue& value);
+
+}  // namespace accelerate

@@ -77,13 +77,17 @@ std::string key_in_section(const std::string& section, const std::string& key) {
   return key;
 }
 
-// What is only passed on keeps its kind.
+// What is only passed on keeps its kind. Of the rest, what only true or the name of a file can mean is nothing else.
 void take_section_key(LaunchSettings& settings, const std::string& key, const Json& value) {
   const LaunchFlag* flag = flag_of_key(key);
   if (flag == nullptr) {
     settings.file_keys[key] = value;
-  } else {
-    set_value(settings, *flag, flag->holds_any_kind() ? value : as_kind(*flag, value));
+  } else if (flag->holds_any_kind()) {
+    set_value(settings, *flag, value);
+  } else if (!flag->takes_value()) {
+    set_value(settings, *flag, value == true);
+  } else if (flag->kind != FlagKind::file || value.is_string()) {
+    set_value(settings, *flag, as_kind(*flag, value));
   }
 }
 

@@ -16,11 +16,13 @@ export ACCELERATE_MAKE_BEGAN := $(shell date +%s)
 export PRESET JOBS PREFIX
 
 .DEFAULT_GOAL := help
-.PHONY: help quicktour test golden soak install bench format clean setup configure build
+.PHONY: help quicktour test golden soak test-stock-pypi install bench lint format clean setup test-setup configure build
+# Set-up, then configuring, then building: -j is for the compilers.
+.NOTPARALLEL:
 
 help: ## list these targets
 	@echo "Accelerate for C++. PRESET=$(PRESET) JOBS=$(JOBS) PREFIX=$(PREFIX) can be set on the command line."
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name does; do printf '  make %-10s %s\n' "$$name" "$$does"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1@\2/p' Makefile | while IFS=@ read -r name does; do printf '  make %-16s %s\n' "$$name" "$$does"; done
 
 quicktour: configure ## install what is missing, build, and train a small model on two CPU processes
 	@echo "== build: the library, the command line and one example, $(JOBS) compilers at a time (two or three minutes when cold)"
@@ -28,33 +30,41 @@ quicktour: configure ## install what is missing, build, and train a small model 
 	@echo "== quicktour: accelerate launch --cpu --num_processes 2 $(BUILD)/examples/first_run $(BUILD)/first_run"
 	@$(BUILD)/cli/accelerate launch --cpu --num_processes 2 $(BUILD)/examples/first_run $(BUILD)/first_run
 
-test: build ## the same set-up, then every test, the sanitizer build of the torch-free part, and the budgets
+test: test-setup build ## the same set-up and what tests need, then the linters, every test, the sanitizer build of the torch-free part, and the budgets
 	@scripts/test
 
 golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default tests/golden)
 	@echo "== golden: conformance tests on $(abspath $(ACCELERATE_GOLDEN_DIR))"
 	@ACCELERATE_GOLDEN_DIR=$(abspath $(ACCELERATE_GOLDEN_DIR)) ctest --test-dir $(BUILD) -L '^golden$$' --no-tests=error --verbose
 
-soak: build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more)
+soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more)
 	@scripts/soak
+
+test-stock-pypi: ## the first two commands and an installed package, with the CUDA build that PyPI has and no CUDA toolkit (3 GB from PyPI)
+	@tests/package/stock_pypi
 
 install: setup ## library, headers, command line and CMake package into PREFIX, built with preset release
 	@scripts/install
 
-bench: setup ## build the benchmarks with preset release and run them
+bench: test-setup ## build the benchmarks with preset release and run them
 	@echo "== bench: building with $(JOBS) compilers at a time, then measuring (minutes)"
 	@cmake --preset release -DACCELERATE_BUILD_BENCHMARKS=ON
 	@cmake --build --preset release --target bench -j $(JOBS)
 
+lint: test-setup ## clang-format and clang-tidy, which change nothing; a part of make test
+	@scripts/lint
+
 format: ## clang-format our own sources in place
-	@command -v clang-format >/dev/null || { echo "error: clang-format is not installed (Debian: apt-get install clang-format)." >&2; exit 1; }
-	@git ls-files --cached --others --exclude-standard '*.h' '*.cpp' ':!examples' | xargs -r clang-format -i
+	@scripts/lint format
 
 clean: ## remove what was built; build/venv (LibTorch and the Python peers) stays
 	@find build -mindepth 1 -maxdepth 1 ! -name venv -exec rm -rf {} + 2>/dev/null || true
 
-setup: ## Debian packages, LibTorch and the Python peers, as far as they are missing
+setup: ## what building needs, as far as it is missing: Debian packages and LibTorch
 	@scripts/setup
+
+test-setup: ## the same, and what tests need: linters, shells, the Python peers
+	@scripts/setup test
 
 configure: setup
 	@echo "== configure: $(BUILD)"

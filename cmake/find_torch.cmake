@@ -1,6 +1,7 @@
 # Finds LibTorch (locate_torch.cmake says in which order) and defines
 #   accelerate::torch          what our library links; accelerateConfig.cmake defines the same name for consumers
-#   ACCELERATE_TORCH_HAS_NCCL  whether this is a CUDA build and NCCL's header is here
+#   ACCELERATE_TORCH_HAS_CUDA  whether this is a CUDA build and a CUDA toolkit is here; without a toolkit its CPU part is used
+#   ACCELERATE_TORCH_HAS_NCCL  whether NCCL's header is here too
 # A consumer of the installed package does not come here.
 
 # What an earlier run found may be gone (a removed build/venv); what the user gave is never replaced in silence.
@@ -16,13 +17,20 @@ if(NOT Torch_DIR)
   set(ACCELERATE_LOCATED_TORCH "${ACCELERATE_TORCH_DIR}" CACHE INTERNAL "The Torch_DIR that nobody gave")
 endif()
 get_filename_component(accelerate_torch_root "${ACCELERATE_TORCH_DIR}/../../.." ABSOLUTE)
+accelerate_torch_version("${ACCELERATE_TORCH_DIR}" ACCELERATE_TORCH_VERSION)
 
 set(ACCELERATE_TORCH_HAS_CUDA OFF)
+set(accelerate_torch_part "")
 if(EXISTS "${accelerate_torch_root}/lib/libtorch_cuda.so")
-  set(ACCELERATE_TORCH_HAS_CUDA ON)
+  if(ACCELERATE_NVCC)
+    set(ACCELERATE_TORCH_HAS_CUDA ON)
+  else()
+    set(accelerate_torch_part ", a CUDA build: its CPU part alone, because no CUDA toolkit was found (nvcc on PATH)")
+  endif()
 endif()
+message(STATUS "LibTorch ${ACCELERATE_TORCH_VERSION} in ${accelerate_torch_root}${accelerate_torch_part}")
 if(ACCELERATE_REQUIRE_CUDA AND NOT ACCELERATE_TORCH_HAS_CUDA)
-  message(FATAL_ERROR "The preset cuda needs a CUDA build of LibTorch, and the one in ${accelerate_torch_root} is a CPU build: "
+  message(FATAL_ERROR "The preset cuda needs a CUDA build of LibTorch and a CUDA toolkit (nvcc on PATH), and not both are here: "
     "install a CUDA wheel of torch for python3, or give one with -DTorch_DIR=<folder of TorchConfig.cmake>.")
 endif()
 if(ACCELERATE_TORCH_HAS_CUDA)
@@ -41,12 +49,13 @@ if(ACCELERATE_TORCH_HAS_CUDA)
   endif()
 endif()
 
-find_package(Torch 2.9 REQUIRED CONFIG)
+# By this name, and not as paths, torch goes into the installed package: so that another one can be given there.
+accelerate_add_torch("${ACCELERATE_TORCH_DIR}" ${ACCELERATE_TORCH_HAS_CUDA})
+set_property(TARGET accelerate::torch PROPERTY IMPORTED_GLOBAL TRUE)
 if("${TORCH_LIBRARIES}" MATCHES "([A-Za-z_]+)-NOTFOUND")
   message(FATAL_ERROR "The LibTorch in ${accelerate_torch_root} links a library of the CUDA toolkit that is not here (${CMAKE_MATCH_1}): "
     "install the whole toolkit, or use a CPU build (remove build/venv when it is the one there).")
 endif()
-message(STATUS "LibTorch ${Torch_VERSION} in ${accelerate_torch_root}")
 
 set(ACCELERATE_TORCH_HAS_NCCL OFF)
 if(ACCELERATE_TORCH_HAS_CUDA)
@@ -55,9 +64,3 @@ if(ACCELERATE_TORCH_HAS_CUDA)
     set(ACCELERATE_TORCH_HAS_NCCL ON)
   endif()
 endif()
-
-# By this name, and not as the paths in TORCH_LIBRARIES, torch goes into the installed package: so that another one can be given there.
-add_library(accelerate::torch INTERFACE IMPORTED GLOBAL)
-# The C++ library comes first: some LibTorch wheels export parts of an older std::filesystem, and a program that finds those before its
-# own crashes in remove_all (seen with 2.11.0+cu130).
-target_link_libraries(accelerate::torch INTERFACE stdc++ ${TORCH_LIBRARIES})

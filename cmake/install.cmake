@@ -27,5 +27,5 @@ endforeach()
 configure_package_config_file(cmake/accelerateConfig.cmake.in ${PROJECT_BINARY_DIR}/accelerateConfig.cmake
   INSTALL_DESTINATION ${accelerate_package_dir} NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/accelerateConfig.cmake ${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/accelerateConfig.cmake ${PROJECT_BINARY_DIR}/accelerateConfigVersion.cmake cmake/accelerateTorch.cmake
   DESTINATION ${accelerate_package_dir})

@@ -1,23 +1,20 @@
-# Decides which LibTorch to build with, and nothing else: sets ACCELERATE_TORCH_DIR, empty when there is none.
+# Decides which LibTorch to build with, and nothing else: sets ACCELERATE_TORCH_DIR, empty when there is none, and ACCELERATE_NVCC likewise.
 # The order: Torch_DIR or CMAKE_PREFIX_PATH as given by the user, the torch of the active python3, the private one in build/venv.
-# One file decides for both: find_torch.cmake includes it, and scripts/setup runs it with cmake -P to learn whether one is missing.
+# One file decides for both: find_torch.cmake includes it, and scripts/setup runs it with cmake -DASK=<either> -P to learn what is missing.
 include_guard()
+include(${CMAKE_CURRENT_LIST_DIR}/accelerateTorch.cmake)
 
 # Sets `out` to a sentence that says why the LibTorch in `torch_dir` cannot be used, or to nothing.
 function(accelerate_torch_unfit torch_dir out)
   set(${out} "" PARENT_SCOPE)
   get_filename_component(root "${torch_dir}/../../.." ABSOLUTE)
-  set(PACKAGE_VERSION "")
-  include("${torch_dir}/TorchConfigVersion.cmake" OPTIONAL)
-  if(PACKAGE_VERSION AND PACKAGE_VERSION VERSION_LESS 2.9)
-    set(${out} "LibTorch ${PACKAGE_VERSION} in ${root} is too old: 2.9 or newer is needed." PARENT_SCOPE)
-  elseif(EXISTS "${root}/lib/libtorch_cuda.so" AND NOT ACCELERATE_NVCC)
-    set(${out} "The LibTorch in ${root} is a CUDA build and no CUDA toolkit was found: install the toolkit (nvcc on PATH) or use a CPU build."
-      PARENT_SCOPE)
+  accelerate_torch_version("${torch_dir}" version)
+  if(version AND version VERSION_LESS 2.9)
+    set(${out} "LibTorch ${version} in ${root} is too old: 2.9 or newer is needed." PARENT_SCOPE)
   endif()
 endfunction()
 
-# What the torch wheel's own CMake files need is nvcc, not only the toolkit's headers.
+# A CUDA build is used whole where there is a toolkit. What its own CMake files need is nvcc, not only the toolkit's headers.
 if(CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit)
   set(ACCELERATE_NVCC "")
 elseif(CMAKE_CUDA_COMPILER)
@@ -26,6 +23,9 @@ elseif(DEFINED ENV{CUDACXX})
   set(ACCELERATE_NVCC "$ENV{CUDACXX}")
 else()
   find_program(ACCELERATE_NVCC nvcc PATHS "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" /usr/local/cuda PATH_SUFFIXES bin NO_CACHE)
+endif()
+if(NOT ACCELERATE_NVCC)
+  set(ACCELERATE_NVCC "")
 endif()
 
 set(ACCELERATE_TORCH_DIR "")
@@ -39,12 +39,7 @@ if(accelerate_given)
   endif()
   set(ACCELERATE_TORCH_DIR "${accelerate_given}")
 else()
-  file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" accelerate_prefixes)
-  find_path(accelerate_torch_on_prefix TorchConfig.cmake PATHS ${CMAKE_PREFIX_PATH} ${accelerate_prefixes}
-    PATH_SUFFIXES Torch share/cmake/Torch NO_DEFAULT_PATH NO_CACHE)
-  if(accelerate_torch_on_prefix)
-    set(ACCELERATE_TORCH_DIR "${accelerate_torch_on_prefix}")
-  endif()
+  accelerate_search_torch(ACCELERATE_TORCH_DIR)
 endif()
 if(ACCELERATE_TORCH_DIR)
   accelerate_torch_unfit("${ACCELERATE_TORCH_DIR}" accelerate_unfit)
@@ -72,5 +67,5 @@ foreach(accelerate_python IN ITEMS python3 "${CMAKE_CURRENT_LIST_DIR}/../build/v
 endforeach()
 
 if(CMAKE_SCRIPT_MODE_FILE STREQUAL CMAKE_CURRENT_LIST_FILE)
-  execute_process(COMMAND "${CMAKE_COMMAND}" -E echo "${ACCELERATE_TORCH_DIR}")
+  execute_process(COMMAND "${CMAKE_COMMAND}" -E echo "${${ASK}}")
 endif()

@@ -108,7 +108,10 @@ _accelerate_offer() {
 _accelerate() {
   local word=${COMP_WORDS[COMP_CWORD]} command='' flags offer words before most operands=0 i
   COMPREPLY=()
-  case "${COMP_WORDS[0]##*/}" in accelerate-cpp) ;; accelerate-*) command=${COMP_WORDS[0]##*/accelerate-} command=${command#accelerate-} ;; esac
+  case "${COMP_WORDS[0]##*/}" in
+    accelerate-cpp) ;;
+    accelerate-*) command=${COMP_WORDS[0]##*/accelerate-} command=${command#accelerate-} ;;
+  esac
   for ((i = 1; i < COMP_CWORD; i++)); do
     before=${COMP_WORDS[i]}
     if [[ $before == -?* && $before != -- ]]; then

@@ -78,7 +78,8 @@ std::vector<std::string> line_with(const LaunchFlag& flag) {
   const std::string name = std::string("--") + flag.name;
   if (!flag.takes_value()) return {name};
   const bool same = flag.choices != nullptr && flag.fallback != nullptr && flag.fallback == flag.choice_list().back();
-  return {name, same ? flag.choice_list().front() : some_value(flag)};
+  if (same) return {name, flag.choice_list().front()};
+  return {name, flag.fallback != nullptr && flag.fallback == std::string("true") ? "no" : some_value(flag)};
 }
 
 TEST(LaunchFlags, EachFlagSetsWhatItIsBoundToAndNothingElse) {
@@ -95,6 +96,14 @@ TEST(LaunchFlags, EachFlagSetsWhatItIsBoundToAndNothingElse) {
       LaunchSettings expected = before;
       set_value(expected, flag, value);
       EXPECT_EQ(after, expected) << flag.name;
+    }
+  }
+}
+
+TEST(LaunchFlags, FlagsThatSetOneMemberHaveOneKey) {
+  for (const LaunchFlag& flag : launch_flags()) {
+    if (flag.has_member()) {
+      EXPECT_EQ(key_of(flag.member), flag.key()) << flag.name;
     }
   }
 }

@@ -40,7 +40,7 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more)
 	@scripts/soak
 
-test-stock-pypi: ## the first two commands and an installed package, with the CUDA build that PyPI has and no CUDA toolkit (3 GB from PyPI)
+test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi
 
 install: setup ## library, headers, command line and CMake package into PREFIX, built with preset release

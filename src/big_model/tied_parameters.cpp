@@ -6,21 +6,12 @@
 
 #include "big_model/module_tensors.h"
 #include "distributed/tensor_text.h"
+#include "rendezvous/torch_private_access.h"
 
 namespace accelerate {
-namespace {
-
-/// A module's own list of parameters. C++ gives access to a protected member through the name of a derived class.
-struct ParametersOf : torch::nn::Module {
-  static torch::OrderedDict<std::string, at::Tensor>& list(torch::nn::Module& module) {
-    return module.*&ParametersOf::parameters_;
-  }
-};
-
-}  // namespace
 
 void tie_weights(torch::nn::Module& module, at::Tensor& member, const at::Tensor& shared) {
-  for (auto& item : ParametersOf::list(module)) {
+  for (auto& item : torch_private::own_parameters_of(module)) {
     if (!item.value().is_same(member)) continue;
     if (!shared.defined() || shared.sizes() != member.sizes()) {
       throw UsageError("tie_weights was given " + item.key() + " of " + module.name() + ", " + describe(member) + ", and " +

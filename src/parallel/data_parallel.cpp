@@ -139,7 +139,7 @@ void DataParallel::make_reducer_for(const Trained& trained) {
   logger_.reset();
   reducer_.reset();
   names_ = trained.names;
-  reducer_ = make_reducer<GradientReducer>(
+  reducer_ = make_reducer<c10d::Reducer>(
       trained.parameters, trained.buckets(options_), group_, trained.sparse, static_cast<int64_t>(Trained::bucket_cap(options_)),
       options_.find_unused_parameters, options_.gradient_as_bucket_view, trained.numbered_names(),
       static_cast<int64_t>(Trained::first_cap(options_)), /*skip_all_reduce_unused_params=*/false,
@@ -177,12 +177,12 @@ void DataParallel::check_recordable() const {
 
 /// A stream is recorded along with another only if it waits for that one, and the default stream never.
 void DataParallel::follow_stream() {
-  const auto device = reducer_->device();
+  const auto device = torch_private::device_of(*reducer_);
   if (device.is_cpu()) return;
   const auto stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   if (stream_ == stream) return;
   stream_ = stream;
-  reducer_->use_current_stream();
+  torch_private::use_current_stream(*reducer_);
 }
 
 void DataParallel::before_forward() {
@@ -193,7 +193,7 @@ void DataParallel::before_forward() {
     follow_stream();
   }
   if (trains && syncs_.gradients) reducer_->prepare_for_forward();
-  const Join::Start start{.rebuilds_buckets = trains && reducer_->will_rebuild(),
+  const Join::Start start{.rebuilds_buckets = trains && torch_private::will_rebuild(*reducer_),
                           .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
   const bool sends = start.rebuilds_buckets || start.sends_buffers;
   const int source = join_ != nullptr && sends ? join_->tell_forward(number_in_join_, start) : 0;
@@ -210,7 +210,7 @@ void DataParallel::rebuild_buckets(const char* call, std::source_location where)
       explain(error.what_without_backtrace());
     }
   };
-  if (reducer_->will_rebuild()) {
+  if (torch_private::will_rebuild(*reducer_)) {
     communicator_.passes().during(call, where, rebuild);
   } else {
     rebuild();
@@ -269,7 +269,7 @@ void DataParallel::after_forward(const std::vector<at::Tensor*>& outputs) {
 
 void DataParallel::outputs_reached() {
   // Python does this under no_sync, too, where the reducer cannot take it.
-  if (!options_.static_graph || first_graph_seen_ || !reducer_->expects_gradients()) return;
+  if (!options_.static_graph || first_graph_seen_ || !torch_private::expects_gradients(*reducer_)) return;
   first_graph_seen_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([this] {
     communicator_.passes().begin_waiting();
@@ -287,7 +287,7 @@ void DataParallel::expect_gradients() {
 }
 
 void DataParallel::prepare_for_backward(const std::vector<at::Tensor>& outputs) {
-  if (options_.static_graph && !first_graph_seen_) reducer_->forget_graph();
+  if (options_.static_graph && !first_graph_seen_) torch_private::forget_graph(*reducer_);
   reducer_->prepare_for_backward(outputs);
   awaits_backward_ = true;
 }
@@ -299,9 +299,9 @@ std::string bypassed_model(const torch::nn::Module& module, std::source_location
 }
 
 bool DataParallel::note_backward() {
-  if (reducer_->expects_gradients()) return false;  // what it waits for is told by the next forward pass or step
+  if (torch_private::expects_gradients(*reducer_)) return false;  // what it waits for is told by the next forward pass or step
   if (std::exchange(awaits_backward_, false)) syncs_.local_gradients = false;
-  if (!reducer_->take_unreduced_pass() || shares_parameters_) return false;
+  if (!torch_private::take_unreduced_pass(*reducer_) || shares_parameters_) return false;
   syncs_.local_gradients = true;
   return syncs_.gradients && !local_forward_;
 }
@@ -319,7 +319,7 @@ void DataParallel::check_backward(std::optional<std::source_location> where) {
 void DataParallel::check_step() {
   check_backward({});
   try {
-    reducer_->ensure_prior_reduction_finished();
+    torch_private::ensure_prior_reduction_finished(*reducer_);
   } catch (const c10::Error& error) {
     explain(error.what_without_backtrace());
   }
@@ -349,7 +349,7 @@ std::optional<StateDict> DataParallel::hook_state() const {
   if (!hook_state_) return {};
   StateDict state = hook_state_->state_dict();
   Value::List order;
-  for (const size_t number : reducer_->order()) order.emplace_back(names_[number]);
+  for (const size_t number : torch_private::gradient_order(*reducer_)) order.emplace_back(names_[number]);
   state["order"] = std::move(order);
   return state;
 }
@@ -367,10 +367,11 @@ void DataParallel::load_hook_state(const StateDict& state) {
     throw UsageError("it tells of " + std::to_string(order.size()) + " parameters, and " + std::to_string(names_.size()) +
                      " are trained here.");
   }
-  if (const auto now = reducer_->order(); !reducer_->should_rebuild_buckets() && !order.empty() && now != order)
+  if (const auto now = torch_private::gradient_order(*reducer_);
+      !reducer_->should_rebuild_buckets() && !order.empty() && now != order)
     throw UsageError("gradients came in another order than they do here: call load_state before the first step.");
-  hook_state_->load_state_dict(state, reducer_->device());
-  if (!order.empty()) reducer_->expect_order(order);
+  hook_state_->load_state_dict(state, torch_private::device_of(*reducer_));
+  if (!order.empty()) torch_private::expect_order(*reducer_, order);
 }
 
 void DataParallel::set_join(Join* join, size_t number) {

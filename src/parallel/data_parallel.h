@@ -14,6 +14,7 @@
 #include "distributed/watchful_group.h"
 #include "parallel/join.h"
 #include "parallel/power_sgd_state.h"
+#include "rendezvous/torch_private_access.h"
 
 namespace torch::nn {
 class Module;
@@ -24,54 +25,6 @@ class Communicator;
 }
 
 namespace accelerate::detail {
-
-/// c10d's reducer, with a look at what it waits for.
-class GradientReducer : public c10d::Reducer {
- public:
-  using c10d::Reducer::Reducer;
-  /// The next backward pass all-reduces gradients.
-  bool expects_gradients() const { return expect_autograd_hooks_; }
-  /// The next forward pass rebuilds the buckets, in the order in which gradients came: a collective.
-  bool will_rebuild() const { return should_rebuild_buckets() && !rebuilt_params_.empty(); }
-  /// The order in which gradients came, which buckets are made of, by the numbers of parameters; empty when it is not known yet.
-  std::vector<size_t> order() const {
-    if (!has_rebuilt_bucket_) return {rebuilt_param_indices_.begin(), rebuilt_param_indices_.end()};
-    std::vector<size_t> order;
-    for (const auto& bucket : buckets_) order.insert(order.end(), bucket.variable_indices.begin(), bucket.variable_indices.end());
-    return order;
-  }
-  /// Gradients are known to come in this order: the next forward pass makes buckets of it, unless it has been done.
-  void expect_order(const std::vector<size_t>& order) {
-    if (!should_rebuild_buckets()) return;
-    rebuilt_params_.clear();
-    rebuilt_param_indices_.clear();
-    for (const size_t number : order) push_rebuilt_params(number);
-  }
-  /// The next backward pass shows the static graph. Passes that were not to be all-reduced have been counted as such.
-  void forget_graph() {
-    num_bwd_calls_ = 0;
-    first_autograd_hook_called_ = false;
-    for (auto& [parameter, uses] : numGradHooksTriggeredMap_) uses = 0;
-  }
-  c10::Device device() const { return params_.front().device(); }
-  /// Gradients are added up on the current stream from now on; before, on the one that was current when the reducer was made.
-  void use_current_stream() {
-    for (size_t i = 0; i < params_.size(); ++i) {
-      grad_accumulators_[i]->clear_input_metadata();
-      grad_accumulators_[i]->add_input_metadata(params_[i]);
-    }
-  }
-  /// A backward pass ended in the middle: the next forward pass does not ask for its gradients.
-  void forget_pass() {
-    require_finalize_ = false;
-    first_autograd_hook_called_ = false;
-  }
-  /// Whether a backward pass has reached parameters since the last call without being all-reduced. The reducer notes the first
-  /// hook of every pass, and forgets it when it has reduced that pass.
-  bool take_unreduced_pass() { return !expect_autograd_hooks_ && std::exchange(first_autograd_hook_called_, false); }
-  /// c10::Error when a backward pass has reached some parameters and others not, so that nothing is reduced yet.
-  using c10d::Reducer::ensure_prior_reduction_finished;
-};
 
 /// How messages begin that tell of a backward pass around a prepared model: where it was, if that is known.
 std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,
@@ -91,7 +44,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// May replace the outputs by equal ones.
   void after_forward(const std::vector<at::Tensor*>& outputs);
 
-  bool expects_gradients() const { return reducer_->expects_gradients(); }
+  bool expects_gradients() const { return torch_private::expects_gradients(*reducer_); }
   /// Whether forward passes are followed by an all-reduce of gradients and start with one of buffers.
   struct Syncs {
     bool gradients = true;
@@ -127,9 +80,11 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// The next backward pass all-reduces gradients, also those of forward passes that were not to.
   void expect_gradients();
   /// Whether collectives are as they will be: buckets are put in another order once.
-  bool is_settled() const { return !reducer_->will_rebuild() && !(syncs_.gradients && reducer_->should_rebuild_buckets()); }
+  bool is_settled() const {
+    return !torch_private::will_rebuild(*reducer_) && !(syncs_.gradients && reducer_->should_rebuild_buckets());
+  }
   /// Whatever passes were recorded, none of them has happened (see StepRecording).
-  void forget_recorded_pass() { reducer_->forget_pass(); }
+  void forget_recorded_pass() { torch_private::forget_pass(*reducer_); }
 
   /// What the hook that gradients travel by remembers of this process, with the order of buckets that it belongs to; nothing when
   /// it remembers nothing.
@@ -170,7 +125,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   const bool has_buffers_;
   const c10::intrusive_ptr<WatchfulGroup> group_;
   std::vector<std::string> names_;  // of what the reducer reduces
-  std::shared_ptr<GradientReducer> reducer_;
+  std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;       // a reducer that looks for unused parameters takes it for granted
   std::shared_ptr<PowerSgdState> hook_state_;  // null for a hook that remembers nothing
   Syncs syncs_;

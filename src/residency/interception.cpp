@@ -10,6 +10,7 @@
 #include <mutex>
 #include <vector>
 
+#include "rendezvous/torch_private_access.h"
 #include "residency/device_alignment.h"
 #include "residency/empty_scope.h"
 #include "residency/pins.h"
@@ -70,11 +71,6 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   run_on_weights(op, keys, stack);
 }
 
-/// The key set of a tensor is protected; a pointer to the member reaches it.
-struct Keys : c10::TensorImpl {
-  static c10::DispatchKeySet& of(c10::TensorImpl& tensor) { return tensor.*(&Keys::key_set_); }
-};
-
 }  // namespace
 
 c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map) {
@@ -107,7 +103,7 @@ void intercept_operators() {
 }
 
 void set_key(const at::TensorBase& tensor, bool on) {
-  auto& keys = Keys::of(*tensor.unsafeGetTensorImpl());
+  auto& keys = torch_private::key_set_of(*tensor.unsafeGetTensorImpl());
   keys = on ? keys.add(kKey) : keys.remove(kKey);
 }
 

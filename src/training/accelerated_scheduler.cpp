@@ -1,12 +1,14 @@
 #include <accelerate/core/error.h>
 #include <accelerate/training/accelerated_scheduler.h>
 #include <accelerate/training/lr_scheduler.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/torch_private_access.h"
 #include "training/step_recording.h"
-#include "training/torch_scheduler_access.h"
 
 namespace accelerate {
 
@@ -66,15 +68,19 @@ class TorchScheduler final : public AcceleratedScheduler::Inner {
     throw UsageError("step(" + std::to_string(epoch) + "): a scheduler of torch::optim counts its steps itself; call step() " +
                      "without an argument.");
   }
-  std::vector<double> get_last_lr(const torch::optim::Optimizer*) const override { return current_lrs_of(*scheduler_); }
+  std::vector<double> get_last_lr(const torch::optim::Optimizer*) const override {
+    return torch_private::current_lrs_of(*scheduler_);
+  }
   StateDict state_dict(const torch::optim::Optimizer*) const override {
     // LibTorch decides on a rate first and counts then, Python the other way round: what the next step will do is the same when
     // Python's count is one behind. It also counts the step that its constructor takes.
-    const int64_t steps = step_count_of(*scheduler_);
-    return {{"last_epoch", steps - 1}, {"_step_count", steps}, {"_last_lr", list_of_rates(current_lrs_of(*scheduler_))}};
+    const int64_t steps = torch_private::step_count_of(*scheduler_);
+    return {{"last_epoch", steps - 1},
+            {"_step_count", steps},
+            {"_last_lr", list_of_rates(torch_private::current_lrs_of(*scheduler_))}};
   }
   void load_state_dict(const StateDict& state) override {
-    step_count_of(*scheduler_) = static_cast<unsigned>(state.at("last_epoch").get<int64_t>() + 1);
+    torch_private::step_count_of(*scheduler_) = static_cast<unsigned>(state.at("last_epoch").get<int64_t>() + 1);
   }
   torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const override {
     return optimizer_of(*scheduler_, candidates);
@@ -99,7 +105,7 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
     return rates;
   }
   StateDict state_dict(const torch::optim::Optimizer* optimizer) const override {
-    const auto progress = progress_of(*scheduler_);
+    const auto progress = torch_private::progress_of(*scheduler_);
     StateDict state = {{"last_epoch", progress.last_epoch},
                        {"best", progress.best},
                        {"cooldown_counter", progress.cooldown_counter},
@@ -112,10 +118,10 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
     const auto last_epoch = state.at("last_epoch").get<int>(), cooldown = state.at("cooldown_counter").get<int>(),
                bad = state.at("num_bad_epochs").get<int>();
     const auto best = state.at("best").get<float>();
-    progress_of(*scheduler_).last_epoch = last_epoch;
-    progress_of(*scheduler_).cooldown_counter = cooldown;
-    progress_of(*scheduler_).num_bad_epochs = bad;
-    progress_of(*scheduler_).best = best;
+    torch_private::progress_of(*scheduler_).last_epoch = last_epoch;
+    torch_private::progress_of(*scheduler_).cooldown_counter = cooldown;
+    torch_private::progress_of(*scheduler_).num_bad_epochs = bad;
+    torch_private::progress_of(*scheduler_).best = best;
   }
   torch::optim::Optimizer* optimizer_among(const std::vector<torch::optim::Optimizer*>& candidates) const override {
     return optimizer_of(*scheduler_, candidates);
@@ -214,12 +220,12 @@ torch::optim::Optimizer* optimizer_of(const LRScheduler& scheduler, const std::v
 
 torch::optim::Optimizer* optimizer_of(const torch::optim::LRScheduler& scheduler,
                                       const std::vector<torch::optim::Optimizer*>& candidates) {
-  return first_optimizer(candidates, [&](auto& each) { return sets_rates_of(scheduler, each); });
+  return first_optimizer(candidates, [&](auto& each) { return torch_private::sets_rates_of(scheduler, each); });
 }
 
 torch::optim::Optimizer* optimizer_of(ReduceLROnPlateauScheduler& scheduler,
                                       const std::vector<torch::optim::Optimizer*>& candidates) {
-  return first_optimizer(candidates, [&](auto& each) { return sets_rates_of(scheduler, each); });
+  return first_optimizer(candidates, [&](auto& each) { return torch_private::sets_rates_of(scheduler, each); });
 }
 
 }  // namespace accelerate

@@ -9,19 +9,15 @@
 
 #include <typeinfo>
 
+#include "rendezvous/torch_private_access.h"
+
 namespace accelerate::detail {
 namespace {
 
 using torch::optim::Optimizer;
-using torch::optim::OptimizerOptions;
 
-/// The defaults are the one part of an optimizer that nobody replaces, copies as they are, or writes to files. C++ gives access
-/// to a protected member through the name of a derived class.
-struct Defaults : Optimizer {
-  static std::unique_ptr<OptimizerOptions>& of(Optimizer& optimizer) { return optimizer.*&Defaults::defaults_; }
-};
-
-/// Defaults with something that ends with them. Clones, which parameter groups get, are plain options again.
+/// Defaults with something that ends with them: the one part of an optimizer that nobody replaces, copies as they are, or writes
+/// to files. Clones, which parameter groups get, are plain options again.
 template <class Options>
 struct WatchedDefaults : Options {
   explicit WatchedDefaults(const Options& options) : Options(options) {}
@@ -30,7 +26,7 @@ struct WatchedDefaults : Options {
 
 template <class Options>
 std::shared_ptr<const void> watch(Optimizer& optimizer) {
-  auto& defaults = Defaults::of(optimizer);
+  auto& defaults = torch_private::defaults_of(optimizer);
   if (!defaults) return nullptr;
   if (const auto* watched = dynamic_cast<const WatchedDefaults<Options>*>(defaults.get())) return watched->alive;
   if (typeid(*defaults) != typeid(Options)) return nullptr;
@@ -54,6 +50,6 @@ std::shared_ptr<const void> lifetime_of(Optimizer& optimizer) {
   return watch_first<AdamWOptions, AdamOptions, SGDOptions, RMSpropOptions, AdagradOptions, LBFGSOptions>(optimizer);
 }
 
-bool is_moved_from(Optimizer& optimizer) { return !Defaults::of(optimizer); }
+bool is_moved_from(Optimizer& optimizer) { return !torch_private::defaults_of(optimizer); }
 
 }  // namespace accelerate::detail

@@ -105,11 +105,11 @@ bool passes_with(const at::TensorOptions& like, const StepMaker& maker, const Op
   return (KernelTrial(like).passes<Optimizer>(options, maker) && ...);
 }
 
-const char* optimizer_name(FusedKernel kernel) {
-  return kernel == FusedKernel::adamw ? "AdamW" : kernel == FusedKernel::adam ? "Adam" : "SGD";
+const char* optimizer_name(FusedOptimizer kernel) {
+  return kernel == FusedOptimizer::adamw ? "AdamW" : kernel == FusedOptimizer::adam ? "Adam" : "SGD";
 }
 
-bool try_kernel(FusedKernel kernel, const at::Tensor& parameter) {
+bool try_kernel(FusedOptimizer kernel, const at::Tensor& parameter) {
   const auto options = at::TensorOptions().dtype(parameter.scalar_type()).device(parameter.device());
   const bool right =
       steps_rightly(kernel, options, [](torch::optim::Optimizer& optimizer) { return make_step(optimizer, /*on_trial=*/true); });
@@ -124,23 +124,23 @@ bool try_kernel(FusedKernel kernel, const at::Tensor& parameter) {
 
 }  // namespace
 
-bool steps_rightly(FusedKernel kernel, const at::TensorOptions& options, const StepMaker& maker) {
+bool steps_rightly(FusedOptimizer kernel, const at::TensorOptions& options, const StepMaker& maker) {
   using namespace torch::optim;
   const c10::InferenceMode ordinary(false);
   const at::NoGradGuard no_grad;
   switch (kernel) {
-    case FusedKernel::adamw:
+    case FusedOptimizer::adamw:
       return passes_with<AdamW>(options, maker, AdamWOptions().weight_decay(0.5), AdamWOptions().amsgrad(true));
-    case FusedKernel::adam:
+    case FusedOptimizer::adam:
       return passes_with<Adam>(options, maker, AdamOptions().weight_decay(0.5), AdamOptions().amsgrad(true));
-    case FusedKernel::sgd:
+    case FusedOptimizer::sgd:
       return passes_with<SGD>(options, maker, SGDOptions(1), SGDOptions(1).momentum(0.5).dampening(0.5).weight_decay(0.5),
                               SGDOptions(1).momentum(0.5).nesterov(true));
   }
   return false;
 }
 
-bool is_right(FusedKernel kernel, const at::Tensor& parameter) {
+bool is_right(FusedOptimizer kernel, const at::Tensor& parameter) {
   enum Verdict : int8_t { untried, right, wrong };
   constexpr size_t kDtypes = static_cast<size_t>(at::ScalarType::NumOptions);
   constexpr size_t kDeviceTypes = static_cast<size_t>(c10::COMPILE_TIME_MAX_DEVICE_TYPES);

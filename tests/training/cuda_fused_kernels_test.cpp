@@ -17,8 +17,8 @@ TEST_F(TogetherCudaFusedKernels, WeightsOfEveryLayoutAndDtypeAreSteppedAsByThePl
 
 // Else every step of a GPU would be the slow one.
 TEST_F(TogetherCudaFusedKernels, TheCheckPassesEveryKernel) {
-  using accelerate::detail::FusedKernel;
-  for (const auto kernel : {FusedKernel::adamw, FusedKernel::adam, FusedKernel::sgd}) {
+  using accelerate::detail::FusedOptimizer;
+  for (const auto kernel : {FusedOptimizer::adamw, FusedOptimizer::adam, FusedOptimizer::sgd}) {
     for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf}) {
       EXPECT_TRUE(accelerate::detail::steps_rightly(
           kernel, torch::TensorOptions().dtype(dtype).device(accelerator().device()),

@@ -7,7 +7,7 @@ namespace {
 
 using accelerate::AcceleratedOptimizer;
 using accelerate::GradientState;
-using accelerate::detail::FusedKernel;
+using accelerate::detail::FusedOptimizer;
 using accelerate::detail::OptimizerStep;
 
 TEST(FusedKernels, WeightsOfEverySizeAndDtypeAreSteppedAsByThePlainOptimizer) {
@@ -55,14 +55,14 @@ class DefectiveStep : public OptimizerStep {
   int steps_ = 0;
 };
 
-bool check_passes(FusedKernel kernel, torch::ScalarType dtype, DefectiveStep::Defect defect) {
+bool check_passes(FusedOptimizer kernel, torch::ScalarType dtype, DefectiveStep::Defect defect) {
   return accelerate::detail::steps_rightly(kernel, torch::TensorOptions().dtype(dtype), [=](torch::optim::Optimizer& optimizer) {
     return std::make_unique<DefectiveStep>(optimizer, defect);
   });
 }
 
 TEST(FusedKernels, TheCheckFindsEveryDefectInEveryDtypeAndTakesNoRoundingForOne) {
-  for (const auto kernel : {FusedKernel::adamw, FusedKernel::adam, FusedKernel::sgd}) {
+  for (const auto kernel : {FusedOptimizer::adamw, FusedOptimizer::adam, FusedOptimizer::sgd}) {
     for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf}) {
       const auto about = [&] { return testing::Message() << "kernel " << static_cast<int>(kernel) << " in " << dtype; };
       EXPECT_TRUE(check_passes(kernel, dtype, DefectiveStep::none)) << about();
@@ -77,7 +77,7 @@ TEST(FusedKernels, TheCheckLeavesRandomNumbersAsTheyWere) {
   torch::manual_seed(5);
   const auto expected = torch::rand({3});
   torch::manual_seed(5);
-  check_passes(FusedKernel::sgd, torch::kFloat, DefectiveStep::none);
+  check_passes(FusedOptimizer::sgd, torch::kFloat, DefectiveStep::none);
   EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
 }
 
@@ -102,7 +102,7 @@ TEST(FusedKernels, TheCheckLeavesRandomNumbersAsTheyWere) {
 TEST(FusedKernels, AWrongKernelIsWarnedOfOnceInAProcess) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   const bool right = accelerate::detail::steps_rightly(
-      FusedKernel::sgd, torch::TensorOptions().dtype(torch::kBFloat16),
+      FusedOptimizer::sgd, torch::TensorOptions().dtype(torch::kBFloat16),
       [](torch::optim::Optimizer& optimizer) { return accelerate::detail::make_step(optimizer, /*on_trial=*/true); });
   EXPECT_EXIT(exit_with_number_of_warnings(), testing::ExitedWithCode(right ? 40 : 41), "");
 }

@@ -24,10 +24,8 @@ class GraphDevice {
   virtual std::unique_ptr<DeviceGraph> record(const std::function<void()>& body) = 0;
 };
 
-/// Makes one for a device; null where there is none. Graphs of one share their memory: their replays must not overlap.
-using GraphDeviceMaker = std::function<std::unique_ptr<GraphDevice>(c10::Device)>;
-
-/// That of this LibTorch: for CUDA, where it is a LibTorch for CUDA.
+/// That of this LibTorch: for CUDA, where it is a LibTorch for CUDA; null where there is none. Graphs of one share their memory:
+/// their replays must not overlap.
 std::unique_ptr<GraphDevice> make_graph_device(c10::Device device);
 
 }  // namespace accelerate::detail

@@ -17,20 +17,16 @@ using accelerate::Accelerator;
 using accelerate::AcceleratorOptions;
 using accelerate::Precision;
 
-/// Steps are recorded while it lives.
-struct Graphs {
-  Graphs() { accelerate::detail::graph_device_maker() = make_host_graphs; }
-  ~Graphs() { accelerate::detail::graph_device_maker() = accelerate::detail::make_graph_device; }
-};
+/// Steps are recorded although they run on a CPU.
+constexpr accelerate::CaptureOptions kHostGraphs{.graph_device = make_host_graphs};
 
 TEST(Capture, ACapturedRunEqualsAnEagerOneToTheBit) {
-  const Graphs graphs;
   for (const auto precision : {Precision::no, Precision::bf16}) {
     for (const bool zero_first : {false, true}) {
       for (const int accumulation : {1, 2, 3}) {
-        const auto report =
-            expect_same_run({.accumulation = accumulation, .zero_first = zero_first, .precision = precision}, 30,
-                            to_string(precision) + std::to_string(accumulation) + (zero_first ? " zero first" : ""));
+        const auto report = expect_same_run(
+            {.accumulation = accumulation, .zero_first = zero_first, .precision = precision, .capture = kHostGraphs}, 30,
+            to_string(precision) + std::to_string(accumulation) + (zero_first ? " zero first" : ""));
         EXPECT_GT(report.replayed, 180);
         EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
       }
@@ -39,8 +35,7 @@ TEST(Capture, ACapturedRunEqualsAnEagerOneToTheBit) {
 }
 
 TEST(Capture, TheLargestMomentsAreKept) {
-  const Graphs graphs;
-  const auto report = expect_same_run({.amsgrad = true}, 12, "");
+  const auto report = expect_same_run({.amsgrad = true, .capture = kHostGraphs}, 12, "");
   EXPECT_GT(report.replayed, 80);
   EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
 }
@@ -67,16 +62,15 @@ TEST(Capture, StepsOfSeveralThreadsAreWatchedApart) {
 }
 
 TEST(Capture, GradientsAreClippedInTheStep) {
-  const Graphs graphs;
-  const auto report = expect_same_run({.accumulation = 2, .clips_in_step = true}, 20, "");
+  const auto report = expect_same_run({.accumulation = 2, .clips_in_step = true, .capture = kHostGraphs}, 20, "");
   EXPECT_GT(report.replayed, 120);
   EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
 }
 
 TEST(Capture, BatchesOfAnotherSizeAreRecordedApart) {
-  const Graphs graphs;
   for (const int accumulation : {1, 2}) {
-    const auto report = expect_same_run({.accumulation = accumulation, .samples = 68}, 25, std::to_string(accumulation));
+    const auto report =
+        expect_same_run({.accumulation = accumulation, .samples = 68, .capture = kHostGraphs}, 25, std::to_string(accumulation));
     EXPECT_GE(report.recorded, 2);
     ASSERT_EQ(report.reasons.size(), 1);
     EXPECT_NE(report.reasons.front().find("Float[4, 8], Float[4, 1] and were Float[8, 8], Float[8, 1]"), std::string::npos)
@@ -85,13 +79,12 @@ TEST(Capture, BatchesOfAnotherSizeAreRecordedApart) {
 }
 
 TEST(Capture, WhatIsChangedBetweenCallsCounts) {
-  const Graphs graphs;
   std::vector<std::vector<torch::Tensor>> values;
   std::vector<std::vector<double>> losses;
   std::vector<accelerate::CaptureReport> reports;
   for (const bool captured : {false, true}) {
     torch::manual_seed(3);
-    Training run({});
+    Training run({.capture = kHostGraphs});
     run.wishes.before = [&](int count) {
       auto& options = static_cast<torch::optim::AdamWOptions&>(run.adamw.param_groups()[0].options());
       if (count == 10) run.net->eval();
@@ -111,12 +104,11 @@ TEST(Capture, WhatIsChangedBetweenCallsCounts) {
 }
 
 TEST(Capture, ACheckpointIsLoadedBetweenCalls) {
-  const Graphs graphs;
   std::vector<std::vector<torch::Tensor>> values;
   for (const bool captured : {false, true}) {
     const TemporaryFolder folder;
     torch::manual_seed(3);
-    Training run({.accumulation = 2});
+    Training run({.accumulation = 2, .capture = kHostGraphs});
     run.wishes.before = [&](int count) {
       if (count == 33) run.accelerator.save_state(folder / "saved");
       if (count == 47) run.accelerator.load_state(folder / "saved");
@@ -130,7 +122,6 @@ TEST(Capture, ACheckpointIsLoadedBetweenCalls) {
 /// A small run whose step a test writes.
 template <class Optimizer = torch::optim::SGD>
 struct Small {
-  Graphs graphs;
   Accelerator accelerator{AcceleratorOptions{.cpu = true}};
   torch::nn::Linear net{4, 1};
   Optimizer raw{net->parameters(), 0.01};
@@ -145,10 +136,16 @@ struct Small {
     return loss;
   }
 
+  template <class Body>
+  auto capture(const Body& body, accelerate::CaptureOptions options = {}) {
+    options.graph_device = make_host_graphs;
+    return accelerator.capture(body, options);
+  }
+
   /// The one reason why such a step is never recorded.
   template <class Body, class... More>
   std::string reason(const Body& body, const More&... more) {
-    auto step = accelerator.capture(body);
+    auto step = capture(body);
     for (int i = 0; i < 20; ++i) step(torch::full({2, 4}, double(i)), more...);
     const auto report = step.report();
     EXPECT_EQ(report.eager, 20);
@@ -208,7 +205,7 @@ TEST(Capture, AStepThatCannotBeRecordedLeavesEverythingAsItWas) {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < 2; ++i) reference.net->parameters()[i].copy_(small.net->parameters()[i]);
   }
-  auto step = small.accelerator.capture([&](torch::Tensor& x) {
+  auto step = small.capture([&](torch::Tensor& x) {
     const auto loss = small.train(x);
     static_cast<void>(loss.item<double>());
     return loss;
@@ -224,7 +221,7 @@ TEST(Capture, AStepThatCannotBeRecordedLeavesEverythingAsItWas) {
 
 TEST(Capture, OptionsThatChangeFromCallToCallAreToldAsAReason) {
   Small small;
-  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); });
+  auto step = small.capture([&](torch::Tensor& x) { return small.train(x); });
   auto& options = static_cast<torch::optim::SGDOptions&>(small.raw.param_groups()[0].options());
   for (int i = 0; i < 40; ++i) {
     options.momentum(0.9 + 0.001 * i);
@@ -244,7 +241,7 @@ void expect_same_values(
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < 2; ++i) eager.net->parameters()[i].copy_(captured.net->parameters()[i]);
   }
-  auto step = captured.accelerator.capture([&](torch::Tensor& x) { return body(captured, x); });
+  auto step = captured.capture([&](torch::Tensor& x) { return body(captured, x); });
   for (int i = 0; i < 12; ++i) {
     auto x = torch::full({2, 4}, 0.1 * (i + 1));
     EXPECT_TRUE(torch::equal(step(x), body(eager, x).detach())) << i;
@@ -265,7 +262,7 @@ TEST(Capture, GradientsThatAStepLooksAtBeforeItDropsThemMatter) {
 
 TEST(Capture, GradientsThatAStepDropsFirstAreNotWrittenTo) {
   Small small;
-  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); });
+  auto step = small.capture([&](torch::Tensor& x) { return small.train(x); });
   std::vector<torch::Tensor> kept, copies;
   for (int i = 0; i < 8; ++i) {
     step(torch::full({2, 4}, double(i)));
@@ -281,7 +278,7 @@ TEST(Capture, WhatIsClippedInAStepIsSteppedInIt) {
   Small small;
   const auto clip = [&] { small.accelerator.clip_grad_norm_(small.model.parameters(), 0.5, {.in_step = true}); };
   const auto reason = [&](const auto& body, const auto& after) {
-    auto step = small.accelerator.capture(body);
+    auto step = small.capture(body);
     for (int i = 0; i < 8; ++i) {
       after(torch::full({2, 4}, double(i + 1)), step);
       EXPECT_LT(small.net->weight.abs().max().item<double>(), 10) << "steps are clipped, or weights go far";
@@ -312,7 +309,7 @@ TEST(Capture, WhatIsClippedInAStepIsSteppedInIt) {
 
 TEST(Capture, AStepInsideAStepIsAPartOfIt) {
   expect_same_values([](Small<>& small, torch::Tensor& x) {
-    const auto inner = small.accelerator.capture([&](torch::Tensor& y) { return small.train(y); });
+    const auto inner = small.capture([&](torch::Tensor& y) { return small.train(y); });
     return inner(x);
   });
 }
@@ -323,7 +320,7 @@ TEST(Capture, WhatAutocastHasCastIsNotKeptBeyondItsScope) {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < 2; ++i) eager.net->parameters()[i].copy_(captured.net->parameters()[i]);
   }
-  auto step = captured.accelerator.capture([&](torch::Tensor& x) { return captured.model(x); });
+  auto step = captured.capture([&](torch::Tensor& x) { return captured.model(x); });
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 6; ++i) {
       const accelerate::AutocastScope casting(Precision::bf16, torch::kCPU, {});
@@ -338,19 +335,19 @@ TEST(Capture, WhatAutocastHasCastIsNotKeptBeyondItsScope) {
 TEST(Capture, ExceptionsOfTheStepComeOut) {
   Small small;
   bool fails = false;
-  auto step = small.accelerator.capture([&](torch::Tensor& x) {
+  auto step = small.capture([&](torch::Tensor& x) {
     if (fails) throw std::runtime_error("of the step");
     return small.train(x);
   });
   for (int i = 0; i < 2; ++i) step(torch::ones({2, 4}));
   fails = true;
   for (int i = 0; i < 3; ++i) EXPECT_THROW(step(torch::ones({2, 4})), std::runtime_error);
-  EXPECT_THROW(small.accelerator.capture([] {}, {.warmup_steps = 0}), accelerate::UsageError);
+  EXPECT_THROW(small.capture([] {}, {.warmup_steps = 0}), accelerate::UsageError);
 }
 
 TEST(Capture, TooManyKindsRunEagerly) {
   Small small;
-  auto step = small.accelerator.capture([&](torch::Tensor& x) { return small.train(x); }, {.warmup_steps = 1, .max_graphs = 2});
+  auto step = small.capture([&](torch::Tensor& x) { return small.train(x); }, {.warmup_steps = 1, .max_graphs = 2});
   for (int round = 0; round < 4; ++round) {
     for (const int rows : {1, 2, 3}) step(torch::ones({rows, 4}));
   }
@@ -390,12 +387,11 @@ std::shared_ptr<accelerate::detail::StepCapture> capture_of(const Accelerator& a
     return accelerate::detail::RunParts{accelerator.state(), {}, {run.optimizer}, {run.scheduler}, {}, run.scaler,
                                         run.gradients,       {}};
   };
-  return std::make_shared<accelerate::detail::StepCapture>(parts, torch::Device(torch::kCPU), accelerate::CaptureOptions{},
+  return std::make_shared<accelerate::detail::StepCapture>(parts, torch::Device(torch::kCPU), kHostGraphs,
                                                            accelerator.get_logger("test"), std::source_location::current());
 }
 
 TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
-  const Graphs graphs;
   Accelerator accelerator({.cpu = true});
   Scaled eager, captured;
   const accelerate::CapturedStep step([&](torch::Tensor& x) { return captured.train(x); }, capture_of(accelerator, captured));
@@ -415,7 +411,6 @@ TEST(Capture, TheDeviceDecidesWhichStepsAreSkipped) {
 }
 
 TEST(Capture, GradientsAreUnscaledOutsideOfTheStep) {
-  const Graphs graphs;
   Accelerator accelerator({.cpu = true});
   Scaled eager, captured;
   const auto backward = [](Scaled& run, torch::Tensor& x) {
@@ -444,11 +439,13 @@ std::vector<std::string> reasons_with(const accelerate::DdpOptions& ddp, bool jo
   torch::nn::Linear net(8, 8);
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
-  auto step = accelerator.capture([&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
-    accelerator.backward(model(x).mean());
-    optimizer.step();
-    optimizer.zero_grad();
-  });
+  auto step = accelerator.capture(
+      [&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
+        accelerator.backward(model(x).mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      },
+      kHostGraphs);
   const auto train = [&] {
     for (int i = 0; i < 8; ++i) step(torch::ones({2, 8}, accelerator.device()));
   };
@@ -465,7 +462,6 @@ std::vector<std::string> reasons_with(const accelerate::DdpOptions& ddp, bool jo
 }
 
 TEST_F(TogetherCapture, CollectivesOnTheHostAreNotRecorded) {
-  const Graphs graphs;
   const auto expect = [](const std::vector<std::string>& reasons, const std::string& words) {
     if (world() == 1) {
       EXPECT_TRUE(reasons.empty()) << words;
@@ -478,29 +474,45 @@ TEST_F(TogetherCapture, CollectivesOnTheHostAreNotRecorded) {
   expect(reasons_with({.comm_hook = accelerate::CommHook::power_sgd}), "PowerSGD counts steps on the host");
   expect(reasons_with({}, /*joins=*/true), "join_uneven_inputs tells other processes");
   Accelerator accelerator({.cpu = true});
-  auto step = accelerator.capture([&](torch::Tensor& x) {
-    accelerator.wait_for_everyone();
-    return x + 1;
-  });
+  auto step = accelerator.capture(
+      [&](torch::Tensor& x) {
+        accelerator.wait_for_everyone();
+        return x + 1;
+      },
+      kHostGraphs);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(step(torch::ones({1}, accelerator.device())).item<double>(), 2);
   expect(step.report().reasons, "processes gather objects or wait for each other in it");
 }
 
 TEST(Capture, AReplayAfterItsOptimizerWasDestroyedIsAnError) {
-  const Graphs graphs;
   Accelerator accelerator({.cpu = true});
   torch::nn::Linear net(8, 8);
   auto sgd = std::make_unique<torch::optim::SGD>(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, *sgd);
-  auto step = accelerator.capture([&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
-    accelerator.backward(model(x).mean());
-    optimizer.step();
-    optimizer.zero_grad();
-  });
+  auto step = accelerator.capture(
+      [&, &model = model, &optimizer = optimizer](torch::Tensor& x) {
+        accelerator.backward(model(x).mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      },
+      kHostGraphs);
   for (int i = 0; i < 8; ++i) step(torch::ones({2, 8}));
   EXPECT_GT(step.report().replayed, 0);
   sgd.reset();
   EXPECT_THROW(step(torch::ones({2, 8})), accelerate::UsageError);
+}
+
+TEST(Capture, EachStepIsRecordedByItsOwnDevice) {
+  Accelerator first({.cpu = true}), second({.cpu = true});
+  const auto twice = [](torch::Tensor& x) { return x * 2; };
+  auto recorded = first.capture(twice, kHostGraphs), plain = second.capture(twice), neighbour = first.capture(twice);
+  for (int i = 0; i < 6; ++i) {
+    for (auto* step : {&recorded, &plain, &neighbour})
+      EXPECT_TRUE(torch::equal((*step)(torch::full({2}, i)), torch::full({2}, 2 * i)));
+  }
+  EXPECT_EQ(recorded.report().replayed, 2);
+  EXPECT_EQ(plain.report().eager, 6);
+  EXPECT_EQ(neighbour.report().eager, 6);
 }
 
 TEST(Capture, OnACpuStepsRunAsTheyAre) {

@@ -15,6 +15,7 @@ struct Wishes {
   accelerate::Precision precision = accelerate::Precision::no;
   int64_t samples = 64, width = 16;
   accelerate::DdpOptions ddp = {};
+  accelerate::CaptureOptions capture = {};
   std::function<void(int)> before = [](int) {};
 };
 
@@ -51,7 +52,7 @@ struct Training {
       if (!wishes.zero_first) optimizer.zero_grad();
       return loss;
     };
-    auto step = accelerator.capture(body);
+    auto step = accelerator.capture(body, wishes.capture);
     std::vector<double> losses;
     int count = 0;
     for (int pass = 0; pass < passes; ++pass) {

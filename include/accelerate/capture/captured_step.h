@@ -1,6 +1,7 @@
 #pragma once
 
 #include <accelerate/distributed/nested.h>
+#include <c10/core/Device.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,12 +17,22 @@
 
 namespace accelerate {
 
+namespace detail {
+
+class GraphDevice;
+/// Makes who records for a device; null where nobody does.
+using GraphDeviceMaker = std::unique_ptr<GraphDevice> (*)(c10::Device);
+
+}  // namespace detail
+
 /// How a step is captured.
 struct CaptureOptions {
   /// Calls of a kind that run eagerly before it is recorded: in them LibTorch and its libraries choose their kernels.
   int warmup_steps = 3;
   /// Kinds of calls that are recorded at most; those beyond run eagerly. Each keeps memory for what it computes.
   int max_graphs = 8;
+  /// Who records: LibTorch's graphs of the device where it is null. Tests record on a CPU by another one.
+  detail::GraphDeviceMaker graph_device = nullptr;
 };
 
 /// What has become of the calls of a captured step.

@@ -42,6 +42,7 @@
 #include <accelerate/training/torch_schedulers.h>
 #include <accelerate/training/warmup_schedulers.h>
 
+#include <accelerate/data/active_loaders.h>
 #include <accelerate/data/batch_sampler.h>
 #include <accelerate/data/data_loader.h>
 #include <accelerate/data/gather_for_metrics.h>

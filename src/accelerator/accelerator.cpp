@@ -40,7 +40,7 @@ NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::Mo
 
 UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                                   const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
-  return UnevenInputsScope(use_distributed() ? JoinScope(models, options.where) : JoinScope(), gradients_, loaders_,
+  return UnevenInputsScope(use_distributed() ? JoinScope(models, options.where) : JoinScope(), active_loaders_, loaders_,
                            options.even_batches);
 }
 

@@ -78,7 +78,8 @@ ProcessState Preparation::join(AcceleratorOptions& options) {
 Preparation::Preparation(AcceleratorOptions options)
     : ProcessControl(join(options)),
       options_(std::move(options)),
-      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation)) {
+      gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation,
+                                                 [loaders = active_loaders_] { return loaders->end_of_dataloader(); })) {
   if (const auto dtype = options_.gradient_accumulation.dtype) buffers_ = std::make_shared<detail::GradientBuffers>(*dtype);
 }
 
@@ -125,9 +126,9 @@ void Preparation::note_shared_parameters(detail::ModelCore& model) const {
   }
 }
 
-detail::LoaderHandle Preparation::prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options) {
+detail::AnyDataLoader Preparation::prepared_loader(const detail::AnyDataLoader& loader, const PlacementOptions& options) {
   auto prepared = detail::prepare_loader(loader, {.state = state(),
-                                                  .gradient_state = gradients_,
+                                                  .active_loaders = active_loaders_,
                                                   .configuration = options_.dataloader,
                                                   .put_on_device = options.device_placement.value_or(options_.device_placement),
                                                   .rng_types = options_.rng_types});

@@ -1,10 +1,8 @@
-#include <ATen/Context.h>
 #include <accelerate/core/error.h>
 #include <accelerate/data/data_loader.h>
 
-#include "data/batch_stream.h"
-#include "data/loader_core.h"
-#include "data/open_loop.h"
+#include "data/dispatch_pass.h"
+#include "data/shard_pass.h"
 
 namespace accelerate::detail {
 namespace {
@@ -41,82 +39,73 @@ int64_t known(const std::optional<int64_t>& number, const char* what, const Load
 
 }  // namespace
 
-std::shared_ptr<LoaderPass> LoaderCore::begin(std::source_location where) {
-  return std::make_shared<PlainPass>(shared_from_this(), where);
+std::optional<int64_t> AnyDataLoader::known_size() const {
+  const auto batches = core_->spec.length();
+  const auto& sharing = core_->sharing;
+  if (!batches || !sharing || !sharing->dispatch || sharing->split_batches) return batches;
+  const int64_t processes = sharing->state.num_processes();
+  return core_->spec.options.drop_last ? *batches / processes : (*batches + processes - 1) / processes;
 }
 
-StateDict LoaderCore::state_dict() const {
-  throw UsageError("a loader has a state when an accelerator has prepared it, and this one was not.");
-}
+int64_t AnyDataLoader::size() const { return known(known_size(), "the number of batches (size)", core_->spec); }
 
-void LoaderCore::load_state_dict(const StateDict&) { state_dict(); }
-
-std::function<void()> LoaderCore::undo_of_load() {
-  return [] {};
-}
-
-std::shared_ptr<LoaderCore> LoaderCore::skipping(LoaderSpec what, int64_t batches) {
-  auto core = std::make_shared<LoaderCore>(std::move(what));
-  core->iteration = iteration.load();
-  core->skip_batches = skip_batches + (skips_by_sampler() ? 0 : batches);
-  return core;
-}
-
-SampleSeed LoaderCore::sample_seed() const {
-  const auto& generator = spec.options.generator ? *spec.options.generator : at::globalContext().defaultGenerator(at::kCPU);
-  return {generator.current_seed(), iteration};
-}
-
-std::optional<int64_t> LoaderHandle::known_size() const { return core_->length(); }
-
-int64_t LoaderHandle::size() const { return known(core_->length(), "the number of batches (size)", core_->spec); }
-
-std::optional<int64_t> LoaderHandle::batch_size() const {
+std::optional<int64_t> AnyDataLoader::batch_size() const {
   const auto& options = core_->spec.options;
   return options.batch_sampler ? std::nullopt : options.batch_size;
 }
 
-int64_t LoaderHandle::total_batch_size() const { return known(core_->total_batch_size(), "total_batch_size", core_->spec); }
+int64_t AnyDataLoader::total_batch_size() const {
+  auto size = core_->spec.total_batch_size();
+  const auto& sharing = core_->sharing;
+  if (size && sharing && sharing->dispatch && !sharing->split_batches) *size *= sharing->state.num_processes();
+  return known(size, "total_batch_size", core_->spec);
+}
 
-int64_t LoaderHandle::total_dataset_length() const { return known(core_->spec.samples(), "total_dataset_length", core_->spec); }
+int64_t AnyDataLoader::total_dataset_length() const { return known(core_->spec.samples(), "total_dataset_length", core_->spec); }
 
-void LoaderHandle::set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
+void AnyDataLoader::set_epoch(int64_t epoch) { core_->set_epoch(epoch); }
 
-int64_t LoaderHandle::iteration() const { return core_->iteration; }
+int64_t AnyDataLoader::iteration() const { return core_->iteration; }
 
-bool LoaderHandle::end_of_dataloader() const { return core_->position->end_of_dataloader; }
+bool AnyDataLoader::end_of_dataloader() const { return core_->position->end_of_dataloader; }
 
-int64_t LoaderHandle::remainder() const { return core_->position->remainder; }
+int64_t AnyDataLoader::remainder() const { return core_->position->remainder; }
 
-std::optional<bool> LoaderHandle::set_even_batches(bool even_batches) {
-  auto batches = core_->spec.batches;
-  while (const auto* skipping = dynamic_cast<const SkipBatchSampler*>(batches.get())) batches = skipping->whole();
-  auto* shard = dynamic_cast<BatchSamplerShard*>(batches.get());
+std::optional<bool> AnyDataLoader::set_even_batches(bool even_batches) {
+  auto* shard = core_->shard();
   if (!shard) return std::nullopt;
   const bool before = shard->options().even_batches;
   shard->set_even_batches(even_batches);
   return before;
 }
 
-StateDict LoaderHandle::state_dict() const { return core_->state_dict(); }
+bool AnyDataLoader::prepared() const { return core_->sharing.has_value(); }
 
-void LoaderHandle::load_state_dict(const StateDict& state) { core_->load_state_dict(state); }
-
-bool LoaderHandle::prepared() const { return core_->prepared(); }
-
-std::shared_ptr<LoaderPass> LoaderHandle::begin_pass(std::source_location where) const { return core_->begin(where); }
-
-LoaderHandle make_loader(std::unique_ptr<BatchReader> reader, DataLoaderOptions options) {
-  return LoaderHandle(std::make_shared<LoaderCore>(make_loader_spec(std::move(reader), std::move(options))));
+std::shared_ptr<LoaderPass> AnyDataLoader::begin_pass(std::source_location where) const {
+  if (!prepared()) return std::make_shared<PlainPass>(core_, where);
+  const bool dispatched = core_->sharing->dispatch && core_->sharing->state.use_distributed();
+  if (dispatched) return std::make_shared<DispatchPass>(core_, where);
+  return std::make_shared<ShardPass>(core_, where);
 }
 
-LoaderHandle skip_first_batches(const LoaderHandle& loader, int64_t num_batches) {
+AnyDataLoader make_loader(std::unique_ptr<BatchReader> reader, DataLoaderOptions options) {
+  return AnyDataLoader(std::make_shared<LoaderCore>(make_loader_spec(std::move(reader), std::move(options))));
+}
+
+AnyDataLoader skip_first_batches(const AnyDataLoader& loader, int64_t num_batches) {
   if (num_batches < 0) {
     throw UsageError("skip_first_batches was given " + std::to_string(num_batches) + "; expected 0 or more.");
   }
-  LoaderSpec spec = loader.core()->spec;
-  if (loader.core()->skips_by_sampler()) spec.batches = std::make_shared<SkipBatchSampler>(spec.batches, num_batches);
-  return LoaderHandle(loader.core()->skipping(std::move(spec), num_batches));
+  const auto& whole = loader.core();
+  LoaderSpec spec = whole->spec;
+  const bool by_sampler = spec.batches != nullptr;
+  if (by_sampler) spec.batches = std::make_shared<SkipBatchSampler>(spec.batches, num_batches);
+  auto rest = std::make_shared<LoaderCore>(std::move(spec), whole->sharing);
+  rest->iteration = whole->iteration.load();
+  rest->skip_batches = whole->skip_batches + (by_sampler ? 0 : num_batches);
+  rest->skipped = whole->skipped + num_batches;
+  rest->origin = whole->origin ? whole->origin : whole;
+  return AnyDataLoader(std::move(rest));
 }
 
 }  // namespace accelerate::detail

@@ -34,7 +34,7 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 
 }  // namespace
 
-DispatchPass::DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where)
+DispatchPass::DispatchPass(std::shared_ptr<LoaderCore> core, std::source_location where)
     : PreparedPass(std::move(core), where), to_skip_(core_->skip_batches) {
   if (!sharing().state.is_main_process()) follow_stream(spec());
 }

@@ -10,7 +10,7 @@ namespace accelerate::detail {
 /// A pass for which the main process reads, one round ahead, and every process is sent its rows.
 class DispatchPass : public PreparedPass {
  public:
-  DispatchPass(std::shared_ptr<PreparedCore> core, std::source_location where);
+  DispatchPass(std::shared_ptr<LoaderCore> core, std::source_location where);
 
  private:
   ErasedBatch next_batch() override;

@@ -3,10 +3,10 @@
 
 namespace accelerate::detail {
 
-std::optional<int64_t> first_seen_rows(const GradientState& gradients) {
+std::optional<int64_t> first_seen_rows(const ActiveLoaders& loaders) {
   // 0: the last batch came out even. -1: nobody knows how many samples there are, so nobody knows which are repetitions.
-  if (!gradients.end_of_dataloader() || gradients.remainder() <= 0) return std::nullopt;
-  return gradients.remainder();
+  if (!loaders.end_of_dataloader() || loaders.remainder() <= 0) return std::nullopt;
+  return loaders.remainder();
 }
 
 void keep_rows(const Leaves& leaves, std::optional<int64_t> rows) {

@@ -110,6 +110,12 @@ std::optional<int64_t> LoaderSpec::length() const {
   return batches ? batches->size() : sampler->size();
 }
 
+std::optional<int64_t> LoaderSpec::whole_batch_size() const {
+  if (shard) return shard->batch_size;
+  if (iterable()) return iterable_batch;
+  return batches ? batches->batch_size() : std::nullopt;
+}
+
 std::optional<int64_t> LoaderSpec::total_batch_size() const {
   if (iterable()) return iterable_batch;
   return batches ? batches->total_batch_size() : std::nullopt;

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <typeinfo>
 
-#include "data/prepared_core.h"
+#include "data/loader_core.h"
 #include "data/worker_pool.h"
 #include "distributed/communicator.h"
 
@@ -104,14 +104,14 @@ void shard_batches(LoaderSpec& spec, const DataLoaderConfiguration& configuratio
 
 }  // namespace
 
-LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation) {
+AnyDataLoader prepare_loader(const AnyDataLoader& loader, const LoaderPreparation& preparation) {
   if (loader.prepared()) return loader;
   const auto& configuration = preparation.configuration;
   const int num_processes = preparation.num_processes.value_or(preparation.state.num_processes());
   const int process_index = preparation.process_index.value_or(preparation.state.process_index());
   LoaderSpec spec = loader.core()->spec;
   ShardingConfig sharing{.state = preparation.state,
-                         .gradient_state = preparation.gradient_state,
+                         .active_loaders = preparation.active_loaders,
                          .non_blocking = configuration.non_blocking,
                          .rng_types = preparation.rng_types,
                          .dispatch = dispatches(spec, preparation),
@@ -133,9 +133,9 @@ LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation&
     if (!configuration.data_seed) agree_on_seed(spec, preparation.state);
   }
   if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);
-  auto core = std::make_shared<PreparedCore>(std::move(spec), std::move(sharing));
+  auto core = std::make_shared<LoaderCore>(std::move(spec), std::move(sharing));
   core->skip_batches = loader.core()->skip_batches;
-  return LoaderHandle(std::move(core));
+  return AnyDataLoader(std::move(core));
 }
 
 }  // namespace accelerate::detail

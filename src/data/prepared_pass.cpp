@@ -8,7 +8,7 @@
 
 namespace accelerate::detail {
 
-PreparedPass::PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where)
+PreparedPass::PreparedPass(std::shared_ptr<LoaderCore> core, std::source_location where)
     : core_(std::move(core)), where_(where), loop_(/*prepared=*/true, where), position_(std::make_shared<LoaderPosition>()) {
   progress_ = std::make_shared<LoaderProgress>(begin_or_resume());
   core_->set_epoch(core_->iteration);  // before lengths are asked for: those of a dataset may depend on it
@@ -18,7 +18,7 @@ PreparedPass::PreparedPass(std::shared_ptr<PreparedCore> core, std::source_locat
   if (core_->origin) core_->origin->progress = progress_;
   position_->remainder = core_->expected_remainder(start_.shared);
   core_->position = position_;
-  if (sharing().gradient_state) sharing().gradient_state->enter(position_);
+  if (sharing().active_loaders) sharing().active_loaders->enter(position_);
 }
 
 LoaderProgress PreparedPass::begin_or_resume() {
@@ -84,12 +84,12 @@ ErasedBatch PreparedPass::next() {
 void PreparedPass::finish(bool had_batches) {
   if (had_batches) ++core_->iteration;
   leave();
-  if (sharing().gradient_state) sharing().gradient_state->data_ended();
+  if (sharing().active_loaders) sharing().active_loaders->data_ended();
 }
 
 void PreparedPass::leave() {
   progress_->under_way = false;
-  if (sharing().gradient_state) sharing().gradient_state->leave(position_.get());
+  if (sharing().active_loaders) sharing().active_loaders->leave(position_.get());
 }
 
 }  // namespace accelerate::detail

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "data/loader_core.h"
 #include "data/open_loop.h"
-#include "data/prepared_core.h"
 
 namespace accelerate::detail {
 
@@ -15,10 +15,10 @@ class PreparedPass : public LoaderPass {
  protected:
   virtual ErasedBatch next_batch() = 0;
   /// Makes the random numbers of all processes equal, registers the pass and tells everyone its number.
-  PreparedPass(std::shared_ptr<PreparedCore> core, std::source_location where);
+  PreparedPass(std::shared_ptr<LoaderCore> core, std::source_location where);
 
   const LoaderSpec& spec() const { return core_->spec; }
-  const ShardingConfig& sharing() const { return core_->sharing; }
+  const ShardingConfig& sharing() const { return *core_->sharing; }
   LoaderPosition& position() { return *position_; }
 
   /// The first random numbers have been drawn: what the training draws is its own again.
@@ -28,7 +28,7 @@ class PreparedPass : public LoaderPass {
   /// count.
   void finish(bool had_batches);
 
-  const std::shared_ptr<PreparedCore> core_;
+  const std::shared_ptr<LoaderCore> core_;
   const std::source_location where_;
   /// What is left out because it was handed out before the run was saved.
   PassStart start_;

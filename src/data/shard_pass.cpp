@@ -13,7 +13,7 @@ int64_t rows_of(const Leaves& batch) {
 
 }  // namespace
 
-ShardPass::ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where)
+ShardPass::ShardPass(std::shared_ptr<LoaderCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
       stream_(open_stream(spec(), core_->sample_seed(), start_)),
       feed_(sharing().device, sharing().non_blocking) {}

@@ -11,7 +11,7 @@ namespace accelerate::detail {
 /// A pass over this process's own part, which it reads itself, one batch ahead of the one in hand.
 class ShardPass : public PreparedPass {
  public:
-  ShardPass(std::shared_ptr<PreparedCore> core, std::source_location where);
+  ShardPass(std::shared_ptr<LoaderCore> core, std::source_location where);
 
  private:
   ErasedBatch next_batch() override;

@@ -23,9 +23,10 @@ struct WorkerStream::Shelf {
     Indices indices = {};
   };
 
-  explicit Shelf(std::unique_ptr<BatchPlan> what) : plan(std::move(what)) {}
+  Shelf(BatchMaker how, Source<BatchSpec> what) : make(std::move(how)), specs(std::move(what)) {}
 
-  const std::unique_ptr<BatchPlan> plan;
+  const BatchMaker make;
+  const Source<BatchSpec> specs;
   const at::ThreadLocalState settings;  // grad mode and the like, as where the pass began
 
   std::mutex mutex;
@@ -67,7 +68,7 @@ struct WorkerStream::Shelf {
     number = advanced++;
     if (ended) return std::nullopt;
     try {
-      auto batch_spec = plan->next();
+      auto batch_spec = specs();
       ended = !batch_spec;
       return batch_spec;
     } catch (...) {
@@ -80,21 +81,21 @@ struct WorkerStream::Shelf {
     int64_t number = 0;
     run(number, [&]() -> ErasedBatch {
       const auto batch_spec = advance(number);
-      return batch_spec ? plan->make(*batch_spec) : nullptr;
+      return batch_spec ? make(*batch_spec) : nullptr;
     });
   }
-  void make(int64_t number, const BatchSpec& batch_spec) {
-    run(number, [&] { return plan->make(batch_spec); });
+  void read(int64_t number, const BatchSpec& batch_spec) {
+    run(number, [&] { return make(batch_spec); });
   }
 
-  template <class Read>
-  void run(int64_t& number, Read&& read) {
+  template <class Work>
+  void run(int64_t& number, Work&& work) {
     if (!begin_job()) return;
     ErasedBatch batch;
     std::exception_ptr failure;
     try {
       const at::ThreadLocalStateGuard guard(settings);
-      batch = read();
+      batch = work();
     } catch (...) {
       failure = std::current_exception();
     }
@@ -102,10 +103,11 @@ struct WorkerStream::Shelf {
   }
 };
 
-WorkerStream::WorkerStream(const LoaderSpec& spec, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool)
-    : shelf_(std::make_shared<Shelf>(std::move(plan))),
+WorkerStream::WorkerStream(const LoaderSpec& spec, BatchMaker make, Source<BatchSpec> specs, std::shared_ptr<WorkerPool> pool)
+    : shelf_(std::make_shared<Shelf>(std::move(make), std::move(specs))),
       pool_(std::move(pool)),
       dataset_type_(spec.dataset_type),
+      workers_advance_(spec.iterable()),
       timeout_(spec.options.timeout),
       most_ordered_(int64_t(spec.options.num_workers) * spec.options.prefetch_factor.value_or(2)) {}
 
@@ -116,9 +118,9 @@ WorkerStream::~WorkerStream() {
   if (!pool_->abandoned()) shelf_->changed.wait(lock, [&] { return shelf_->running == 0; });
 }
 
-std::optional<BatchSpec> WorkerStream::plan_next() {
+std::optional<BatchSpec> WorkerStream::next_spec() {
   try {
-    auto batch_spec = shelf_->plan->next();
+    auto batch_spec = shelf_->specs();
     all_ordered_ = !batch_spec;
     return batch_spec;
   } catch (...) {
@@ -140,11 +142,11 @@ void WorkerStream::order() {
   while (!all_ordered_ && ordered_ - taken_ < most_ordered_) {
     Shelf::Place place;
     std::function<void()> job;
-    if (shelf_->plan->reads_in_next()) {
+    if (workers_advance_) {
       job = [shelf = shelf_] { shelf->read_ahead(); };
-    } else if (auto batch_spec = plan_next()) {
+    } else if (auto batch_spec = next_spec()) {
       place.indices = batch_spec->indices;
-      job = [shelf = shelf_, number = ordered_, what = std::move(*batch_spec)] { shelf->make(number, what); };
+      job = [shelf = shelf_, number = ordered_, what = std::move(*batch_spec)] { shelf->read(number, what); };
     } else {
       return;
     }

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "data/batch_plan.h"
+#include "data/batch_spec.h"
 #include "data/batch_stream.h"
 #include "data/worker_pool.h"
 
@@ -11,7 +11,7 @@ namespace accelerate::detail {
 /// Batches that workers read ahead, in order.
 class WorkerStream : public BatchStream {
  public:
-  WorkerStream(const LoaderSpec& spec, std::unique_ptr<BatchPlan> plan, std::shared_ptr<WorkerPool> pool);
+  WorkerStream(const LoaderSpec& spec, BatchMaker make, Source<BatchSpec> specs, std::shared_ptr<WorkerPool> pool);
   /// Waits for the batches that are being read right now, unless one was late.
   ~WorkerStream() override;
   ErasedBatch next() override;
@@ -21,7 +21,7 @@ class WorkerStream : public BatchStream {
   /// Has workers read until enough batches are under way.
   void order();
   /// What the next batch is to be made of, while there is one; else nothing is ordered any more.
-  std::optional<BatchSpec> plan_next();
+  std::optional<BatchSpec> next_spec();
   /// Nothing comes any more, and what has not begun is not read.
   void give_up();
   /// False when it took too long.
@@ -31,6 +31,8 @@ class WorkerStream : public BatchStream {
   std::shared_ptr<Shelf> shelf_;
   std::shared_ptr<WorkerPool> pool_;
   const std::string dataset_type_;
+  /// Workers also find out what comes next, since that is the reading.
+  const bool workers_advance_;
   const double timeout_;
   const int64_t most_ordered_;
   int64_t ordered_ = 0, taken_ = 0;

@@ -61,7 +61,7 @@ void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
     const auto& states = loaded.own->at("loaders").as<Value::List>();
     for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
       const auto& saved = states[i].as<StateDict>();
-      undo.add(parts.loaders[i].core()->undo_of_load());
+      undo.add(undo_of_load(parts.loaders[i]));
       parts.loaders[i].load_state_dict(loaded.restart_epoch ? at_start_of_epoch(saved) : saved);
     }
     loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set

@@ -22,7 +22,7 @@ struct RunParts {
   std::vector<std::shared_ptr<ModelCore>> models;
   std::vector<AcceleratedOptimizer> optimizers;
   std::vector<AcceleratedScheduler> schedulers;
-  std::vector<LoaderHandle> loaders;
+  std::vector<AnyDataLoader> loaders;
   std::shared_ptr<GradScaler> scaler;
   std::shared_ptr<GradientState> gradients;
   std::vector<RegisteredObject> registered;

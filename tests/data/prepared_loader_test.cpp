@@ -14,10 +14,10 @@
 
 namespace {
 
+using accelerate::ActiveLoaders;
 using accelerate::DataLoader;
 using accelerate::DataLoaderConfiguration;
 using accelerate::DataLoaderOptions;
-using accelerate::GradientState;
 using accelerate::LoaderPreparation;
 using accelerate::UsageError;
 using collected::batches_of;
@@ -55,17 +55,17 @@ class PreparedLoader : public ::testing::Test {
   /// Process `index` of `processes`, without the others.
   LoaderPreparation one_of(int processes, int index, DataLoaderConfiguration configuration = {}) {
     return {.state = state,
-            .gradient_state = gradients,
+            .active_loaders = active,
             .configuration = configuration,
             .put_on_device = false,
             .num_processes = processes,
             .process_index = index};
   }
   LoaderPreparation alone(DataLoaderConfiguration configuration = {}) {
-    return {.state = state, .gradient_state = gradients, .configuration = configuration};
+    return {.state = state, .active_loaders = active, .configuration = configuration};
   }
   accelerate::ProcessState state{{.cpu = true, .environment = [](const std::string&) { return std::nullopt; }}};
-  std::shared_ptr<GradientState> gradients = std::make_shared<GradientState>();
+  std::shared_ptr<ActiveLoaders> active = std::make_shared<ActiveLoaders>();
 };
 
 TEST_F(PreparedLoader, EveryProcessGetsItsBatches) {
@@ -91,16 +91,16 @@ TEST_F(PreparedLoader, TheLastBatchIsKnownWhileItIsInHand) {
   for (const int workers : {0, 2}) {
     auto loader = prepare_data_loader(DataLoader(up_to(10), {.batch_size = 4, .num_workers = workers}), alone());
     std::vector<bool> ends;
-    EXPECT_FALSE(gradients->in_dataloader());
+    EXPECT_FALSE(active->in_dataloader());
     for (auto& batch : loader) {
       static_cast<void>(batch);
-      EXPECT_TRUE(gradients->in_dataloader());
-      EXPECT_EQ(gradients->remainder(), 2);
-      EXPECT_EQ(gradients->end_of_dataloader(), loader.end_of_dataloader());
+      EXPECT_TRUE(active->in_dataloader());
+      EXPECT_EQ(active->remainder(), 2);
+      EXPECT_EQ(active->end_of_dataloader(), loader.end_of_dataloader());
       ends.push_back(loader.end_of_dataloader());
     }
     EXPECT_EQ(ends, (std::vector<bool>{false, false, true}));
-    EXPECT_FALSE(gradients->in_dataloader());
+    EXPECT_FALSE(active->in_dataloader());
     EXPECT_EQ(loader.iteration(), 1);
     EXPECT_EQ(loader.remainder(), 2);
   }
@@ -111,7 +111,7 @@ TEST_F(PreparedLoader, LeavingEarlyLeavesNothingBehindAndIsNoEpoch) {
   for (auto& batch : loader) {
     if (batch[0].item<int64_t>() == 4) break;
   }
-  EXPECT_FALSE(gradients->in_dataloader());
+  EXPECT_FALSE(active->in_dataloader());
   EXPECT_EQ(loader.iteration(), 0);
   try {
     for (auto& batch : loader) {
@@ -120,7 +120,7 @@ TEST_F(PreparedLoader, LeavingEarlyLeavesNothingBehindAndIsNoEpoch) {
     }
   } catch (const std::runtime_error&) {
   }
-  EXPECT_FALSE(gradients->in_dataloader());
+  EXPECT_FALSE(active->in_dataloader());
   EXPECT_EQ(batches_of(loader).size(), 3u);
 }
 
@@ -141,7 +141,7 @@ TEST_F(PreparedLoader, AFailureEndsThePassAndIsNoEpoch) {
     ++pass;
     EXPECT_TRUE(pass == loader.end());
     EXPECT_EQ(loader.iteration(), 0);
-    EXPECT_FALSE(gradients->in_dataloader());
+    EXPECT_FALSE(active->in_dataloader());
   }
 }
 
@@ -149,23 +149,23 @@ TEST_F(PreparedLoader, TheInnermostLoopIsTheOneThatCounts) {
   auto outer = prepare_data_loader(DataLoader(up_to(2)), alone());
   auto inner = prepare_data_loader(DataLoader(up_to(3), {.batch_size = 2}), alone());
   for (auto& one : outer) {
-    EXPECT_EQ(gradients->end_of_dataloader(), one.item<int64_t>() == 1);
-    for (auto& two : inner) EXPECT_EQ(gradients->end_of_dataloader(), two.size(0) == 1);
-    EXPECT_EQ(gradients->end_of_dataloader(), one.item<int64_t>() == 1);
+    EXPECT_EQ(active->end_of_dataloader(), one.item<int64_t>() == 1);
+    for (auto& two : inner) EXPECT_EQ(active->end_of_dataloader(), two.size(0) == 1);
+    EXPECT_EQ(active->end_of_dataloader(), one.item<int64_t>() == 1);
     for (auto& again : outer) {
       static_cast<void>(again);
       break;
     }
-    EXPECT_EQ(gradients->end_of_dataloader(), one.item<int64_t>() == 1);
+    EXPECT_EQ(active->end_of_dataloader(), one.item<int64_t>() == 1);
   }
-  EXPECT_FALSE(gradients->in_dataloader());
+  EXPECT_FALSE(active->in_dataloader());
 }
 
 TEST_F(PreparedLoader, ALoaderWithoutBatchesGivesNoneAndCountsNoEpoch) {
   auto loader = prepare_data_loader(DataLoader(up_to(2), {.batch_size = 4, .drop_last = true}), alone());
   EXPECT_EQ(batches_of(loader), Lists{});
   EXPECT_EQ(loader.iteration(), 0);
-  EXPECT_FALSE(gradients->in_dataloader());
+  EXPECT_FALSE(active->in_dataloader());
 }
 
 TEST_F(PreparedLoader, RemaindersAreThoseOfPython) {

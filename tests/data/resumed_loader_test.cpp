@@ -160,11 +160,11 @@ TEST_F(TogetherResumedLoader, MetricsOfARunThatGoesOnCountEverySampleOnce) {
     kind.options = {.batch_size = 2, .shuffle = true};
     kind.configuration = {.dispatch_batches = dispatch};
     for (const int64_t stop : {1, 3}) {
-      const auto gradients = std::make_shared<accelerate::GradientState>();
-      const LoaderPreparation preparation{.state = state(), .gradient_state = gradients};
+      const auto active = std::make_shared<accelerate::ActiveLoaders>();
+      const LoaderPreparation preparation{.state = state(), .active_loaders = active};
       std::map<int64_t, int> counted;
       const auto add_up = [&](const at::Tensor& batch) {
-        for (const int64_t sample : take_step(accelerate::gather_for_metrics(state(), *gradients, batch), 0).batch)
+        for (const int64_t sample : take_step(accelerate::gather_for_metrics(state(), *active, batch), 0).batch)
           ++counted[sample];
       };
       StateDict progress;

@@ -12,9 +12,9 @@
 
 namespace {
 
+using accelerate::ActiveLoaders;
 using accelerate::DataLoader;
 using accelerate::DataLoaderConfiguration;
-using accelerate::GradientState;
 using accelerate::LoaderPreparation;
 using accelerate::UsageError;
 using collected::batches_of;
@@ -51,9 +51,8 @@ struct TornBatches : accelerate::BatchSampler {
 
 class TogetherLoader : public Together {
  protected:
-  static LoaderPreparation preparation(DataLoaderConfiguration configuration = {},
-                                       std::shared_ptr<GradientState> gradients = {}) {
-    return {.state = state(), .gradient_state = std::move(gradients), .configuration = configuration};
+  static LoaderPreparation preparation(DataLoaderConfiguration configuration = {}, std::shared_ptr<ActiveLoaders> active = {}) {
+    return {.state = state(), .active_loaders = std::move(active), .configuration = configuration};
   }
   /// What all processes got in a step. As objects: where one process wrongly got fewer rows the test shall fail, not end.
   static std::vector<int64_t> gathered(const at::Tensor& mine) { return accelerate::gather_object(state(), numbers_of(mine)); }
@@ -65,15 +64,15 @@ class TogetherLoader : public Together {
 
 TEST_F(TogetherLoader, EverySampleComesOnceAndTheLastRoundIsFilledUp) {
   for (const int workers : {0, 2}) {
-    const auto gradients = std::make_shared<GradientState>();
+    const auto active = std::make_shared<ActiveLoaders>();
     const auto loader = prepare_data_loader(DataLoader(up_to(41), {.batch_size = 4, .shuffle = true, .num_workers = workers}),
-                                            preparation({}, gradients));
+                                            preparation({}, active));
     for (int epoch = 0; epoch < 2; ++epoch) {
       std::multiset<int64_t> seen;
       int64_t steps = 0;
       for (auto& batch : loader) {
         auto all = gathered(batch);
-        if (gradients->end_of_dataloader() && gradients->remainder() > 0) all = first_of(all, gradients->remainder());
+        if (active->end_of_dataloader() && active->remainder() > 0) all = first_of(all, active->remainder());
         seen.insert(all.begin(), all.end());
         ++steps;
       }
@@ -98,17 +97,17 @@ TEST_F(TogetherLoader, TheMainProcessReadsForAllAndEveryoneGetsItsRows) {
   for (const bool split : {false, true}) {
     for (const int workers : {0, 2}) {
       const int64_t batch_size = split ? 2 * world() : 2, step = 2 * world();
-      const auto gradients = std::make_shared<GradientState>();
+      const auto active = std::make_shared<ActiveLoaders>();
       const auto loader =
           prepare_data_loader(DataLoader(stream_up_to(3 * step + 1), {.batch_size = batch_size, .num_workers = workers}),
-                              preparation({.split_batches = split}, gradients));
+                              preparation({.split_batches = split}, active));
       std::vector<int64_t> all;
       int64_t steps = 0;
       for (auto& batch : loader) {
         auto rows = gathered(batch);
-        EXPECT_EQ(gradients->end_of_dataloader(), steps == 3);
+        EXPECT_EQ(active->end_of_dataloader(), steps == 3);
         if (steps == 3) {
-          EXPECT_EQ(gradients->remainder(), 1);
+          EXPECT_EQ(active->remainder(), 1);
           EXPECT_EQ(std::ssize(rows), world());
           rows = first_of(rows, 1);
         }
@@ -119,7 +118,7 @@ TEST_F(TogetherLoader, TheMainProcessReadsForAllAndEveryoneGetsItsRows) {
       EXPECT_EQ(loader.size(), 4);
       EXPECT_EQ(loader.total_batch_size(), step);
       EXPECT_EQ(all, up_to(3 * step + 1));
-      EXPECT_FALSE(gradients->in_dataloader());
+      EXPECT_FALSE(active->in_dataloader());
     }
   }
 }
@@ -170,13 +169,13 @@ TEST_F(TogetherLoader, AFailureOfTheSamplerReachesEveryProcessAndEndsThePass) {
 
 TEST_F(TogetherLoader, FewerSamplesThanProcessesAreDispatchedToAll) {
   for (int64_t samples = 1; samples <= 2 * world(); ++samples) {
-    const auto gradients = std::make_shared<GradientState>();
-    const auto loader = prepare_data_loader(DataLoader(stream_up_to(samples)), preparation({}, gradients));
+    const auto active = std::make_shared<ActiveLoaders>();
+    const auto loader = prepare_data_loader(DataLoader(stream_up_to(samples)), preparation({}, active));
     std::vector<int64_t> all;
     for (auto& batch : loader) {
       EXPECT_EQ(batch.size(0), 1);
       const auto rows = gathered(batch);
-      const auto more = gradients->end_of_dataloader() ? first_of(rows, gradients->remainder()) : rows;
+      const auto more = active->end_of_dataloader() ? first_of(rows, active->remainder()) : rows;
       all.insert(all.end(), more.begin(), more.end());
     }
     EXPECT_EQ(all, up_to(samples));

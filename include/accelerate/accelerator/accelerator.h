@@ -1,5 +1,6 @@
 #pragma once
 
+#include <accelerate/accelerator/gradient_state_view.h>
 #include <accelerate/accelerator/preparation.h>
 #include <accelerate/accelerator/uneven_inputs_scope.h>
 #include <accelerate/capture/captured_step.h>
@@ -108,7 +109,7 @@ class Accelerator : public Preparation {
   [[nodiscard]] AutocastScope autocast(const AutocastOptions& options = {}) const;
   /// The scaler of fp16, or null.
   const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }
-  const GradientState& gradient_state() const { return *gradients_; }
+  GradientStateView gradient_state() const { return {*gradients_, *active_loaders_}; }
 
   // --- Checkpoints -------------------------------------------------------------------------------------------------------
   /// Objects that are saved and loaded with the run, in this order. They must outlive the accelerator.
@@ -150,7 +151,7 @@ class Accelerator : public Preparation {
   template <class T>
   T gather_for_metrics(T data, const GatherForMetricsOptions& options = {},
                        std::source_location where = std::source_location::current()) const {
-    return accelerate::gather_for_metrics(state(), gradient_state(), std::move(data), options, where);
+    return accelerate::gather_for_metrics(state(), *active_loaders_, std::move(data), options, where);
   }
   template <class A, class B>
   requires(!std::same_as<B, GatherForMetricsOptions>) std::tuple<A, B> gather_for_metrics(

@@ -100,6 +100,7 @@ class Preparation : public ProcessControl {
   ~Preparation();
 
   AcceleratorOptions options_;
+  std::shared_ptr<ActiveLoaders> active_loaders_ = std::make_shared<ActiveLoaders>();
   std::shared_ptr<GradientState> gradients_;
   std::shared_ptr<GradScaler> scaler_;
   // Null unless gradients are added up in a dtype of their own.
@@ -108,7 +109,7 @@ class Preparation : public ProcessControl {
   std::vector<std::shared_ptr<detail::ModelCore>> models_;
   std::vector<AcceleratedOptimizer> optimizers_;
   std::vector<AcceleratedScheduler> schedulers_;
-  std::vector<detail::LoaderHandle> loaders_;
+  std::vector<detail::AnyDataLoader> loaders_;
 
  private:
   static ProcessState join(AcceleratorOptions& options);
@@ -167,7 +168,7 @@ class Preparation : public ProcessControl {
                                                 std::source_location where);
   void keep_model(const std::shared_ptr<detail::ModelCore>& model);
   void note_shared_parameters(detail::ModelCore& model) const;
-  detail::LoaderHandle prepared_loader(const detail::LoaderHandle& loader, const PlacementOptions& options);
+  detail::AnyDataLoader prepared_loader(const detail::AnyDataLoader& loader, const PlacementOptions& options);
   AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;

@@ -21,8 +21,8 @@ struct JoinUnevenInputsOptions {
 /// until theirs have too. It does so at the end of the loop over a prepared loader; after any other loop call `finish`.
 class [[nodiscard]] UnevenInputsScope {
  public:
-  /// UsageError when `gradients` has such a scope already: name all models in one.
-  UnevenInputsScope(JoinScope join, std::shared_ptr<GradientState> gradients, const std::vector<detail::LoaderHandle>& loaders,
+  /// UsageError when `active` has such a scope already: name all models in one.
+  UnevenInputsScope(JoinScope join, std::shared_ptr<ActiveLoaders> active, const std::vector<detail::AnyDataLoader>& loaders,
                     std::optional<bool> even_batches);
   UnevenInputsScope(UnevenInputsScope&&) noexcept = default;
   UnevenInputsScope& operator=(UnevenInputsScope&&) = delete;
@@ -33,8 +33,8 @@ class [[nodiscard]] UnevenInputsScope {
 
  private:
   std::unique_ptr<JoinScope> join_;  // where it is must not change: the end of data calls it
-  std::shared_ptr<GradientState> gradients_;
-  std::vector<std::pair<detail::LoaderHandle, bool>> even_before_;
+  std::shared_ptr<ActiveLoaders> active_;
+  std::vector<std::pair<detail::AnyDataLoader, bool>> even_before_;
 };
 
 }  // namespace accelerate

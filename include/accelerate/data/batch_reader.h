@@ -9,7 +9,8 @@
 #include <utility>
 #include <vector>
 
-/// The one part of a loader that knows what is in a dataset. The rest handles batches without looking into them.
+/// The lowest of the four layers of a loader (docs/architecture.md), and the only one that knows what is in a dataset: the rest
+/// handles batches without looking into them. BatchReader is its type-erased interface; what derives from it is the same layer.
 namespace accelerate::detail {
 
 /// A batch or sample of a type that only its reader knows.

@@ -12,9 +12,8 @@
 namespace accelerate {
 namespace detail {
 
-class LoaderCore;
-
-/// One pass over a loader. It ends when it is destroyed.
+/// One pass over a loader on this process: over all data, over its own part, or over what the main process sends it. It ends when
+/// it is destroyed.
 class LoaderPass {
  public:
   virtual ~LoaderPass() = default;
@@ -22,10 +21,12 @@ class LoaderPass {
   virtual ErasedBatch next() = 0;
 };
 
-/// What a data loader is whatever its batches are. Copies are the same loader.
-class LoaderHandle {
+/// A data loader whatever its batches are. DataLoader adds their type, Core is what copies share, since they are the same loader:
+/// all three are one layer.
+class AnyDataLoader {
  public:
-  explicit LoaderHandle(std::shared_ptr<LoaderCore> core) : core_(std::move(core)) {}
+  struct Core;
+  explicit AnyDataLoader(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 
   /// How many batches a pass of this process has. UsageError when the dataset does not know its size.
   int64_t size() const;
@@ -65,18 +66,18 @@ class LoaderHandle {
   /// True when an accelerator has prepared it.
   bool prepared() const;
 
-  const std::shared_ptr<LoaderCore>& core() const { return core_; }
+  const std::shared_ptr<Core>& core() const { return core_; }
 
  protected:
   std::shared_ptr<LoaderPass> begin_pass(std::source_location where) const;
 
  private:
-  std::shared_ptr<LoaderCore> core_;
+  std::shared_ptr<Core> core_;
 };
 
 /// UsageError when options contradict each other or the dataset.
-LoaderHandle make_loader(std::unique_ptr<BatchReader> reader, DataLoaderOptions options);
-LoaderHandle skip_first_batches(const LoaderHandle& loader, int64_t num_batches);
+AnyDataLoader make_loader(std::unique_ptr<BatchReader> reader, DataLoaderOptions options);
+AnyDataLoader skip_first_batches(const AnyDataLoader& loader, int64_t num_batches);
 
 /// Where a pass is. It holds the pass; its copies hold the same one.
 template <class Batch>
@@ -116,20 +117,20 @@ class LoaderIterator {
 /// A batch is a sample with its tensors stacked, or what a function of your own makes of a std::vector of samples. What an
 /// accelerator prepares from it is a DataLoader again, one that gives each process its part. Copies are the same loader.
 template <class Batch>
-class DataLoader : public detail::LoaderHandle {
+class DataLoader : public detail::AnyDataLoader {
  public:
   template <detail::AnyDataset D>
   explicit DataLoader(D dataset, DataLoaderOptions options = {})
-      : LoaderHandle(detail::make_loader(detail::make_reader(std::move(dataset), detail::DefaultCollate()), std::move(options))) {
-  }
+      : AnyDataLoader(
+            detail::make_loader(detail::make_reader(std::move(dataset), detail::DefaultCollate()), std::move(options))) {}
 
   /// `collate` is called with a std::vector of samples, with workers by several threads at once.
   template <detail::AnyDataset D, std::invocable<std::vector<detail::SampleOf<D>>> Collate>
   DataLoader(D dataset, Collate collate, DataLoaderOptions options = {})
-      : LoaderHandle(detail::make_loader(detail::make_reader(std::move(dataset), std::move(collate)), std::move(options))) {}
+      : AnyDataLoader(detail::make_loader(detail::make_reader(std::move(dataset), std::move(collate)), std::move(options))) {}
 
   /// The loader that `handle` is, whose batches must be of this type.
-  explicit DataLoader(detail::LoaderHandle handle) : LoaderHandle(std::move(handle)) {}
+  explicit DataLoader(detail::AnyDataLoader handle) : AnyDataLoader(std::move(handle)) {}
 
   /// Begins a pass, which lasts as long as the iterator and its copies. Several may be under way at once.
   detail::LoaderIterator<Batch> begin(std::source_location where = std::source_location::current()) const {

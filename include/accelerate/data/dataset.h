@@ -77,11 +77,11 @@ concept IterableDataset = !MapDataset<D> && detail::InputRange<D>;
 
 namespace detail {
 
-class LoaderHandle;
+class AnyDataLoader;
 
 template <class D>
 concept AnyDataset = (MapDataset<DatasetType<D>> ||
-                      IterableDataset<DatasetType<D>>)&&!std::derived_from<DatasetType<D>, LoaderHandle>;
+                      IterableDataset<DatasetType<D>>)&&!std::derived_from<DatasetType<D>, AnyDataLoader>;
 
 /// Calls get_batch the way the dataset declares it.
 template <GetsBatch D>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <accelerate/data/active_loaders.h>
 #include <accelerate/distributed/collectives.h>
-#include <accelerate/training/gradient_state.h>
 
 namespace accelerate {
 
@@ -13,7 +13,7 @@ struct GatherForMetricsOptions {
 namespace detail {
 
 /// How many rows of what all processes gave belong to samples that are counted here for the first time; nothing: all of them.
-std::optional<int64_t> first_seen_rows(const GradientState& gradients);
+std::optional<int64_t> first_seen_rows(const ActiveLoaders& loaders);
 void keep_rows(const Leaves& leaves, std::optional<int64_t> rows);
 Value keep_items(Value list, std::optional<int64_t> rows);
 [[noreturn]] void not_in_a_list(const std::string& what);
@@ -29,9 +29,9 @@ struct is_vector<std::vector<T>> : std::true_type {};
 /// nested data are joined along the first dimension; a vector of anything else is gathered as a list of objects; the fields
 /// of a tuple or struct that has both are gathered each in its own way. To be called within the loop over a prepared loader.
 template <class T>
-T gather_for_metrics(const ProcessState& state, const GradientState& gradients, T data,
-                     const GatherForMetricsOptions& options = {}, std::source_location where = std::source_location::current()) {
-  const auto rows = detail::first_seen_rows(gradients);
+T gather_for_metrics(const ProcessState& state, const ActiveLoaders& loaders, T data, const GatherForMetricsOptions& options = {},
+                     std::source_location where = std::source_location::current()) {
+  const auto rows = detail::first_seen_rows(loaders);
   std::string other = options.use_gather_object ? "use_gather_object" : "";
   if constexpr (Nested<T>) {
     if (!options.use_gather_object) {
@@ -51,12 +51,12 @@ T gather_for_metrics(const ProcessState& state, const GradientState& gradients, 
     if (rows && static_cast<size_t>(*rows) < all.size()) all.erase(all.begin() + *rows, all.end());
     return all;
   } else if constexpr (detail::TupleLike<T>) {
-    std::apply([&](auto&... items) { ((items = gather_for_metrics(state, gradients, std::move(items), options, where)), ...); },
+    std::apply([&](auto&... items) { ((items = gather_for_metrics(state, loaders, std::move(items), options, where)), ...); },
                data);
     return data;
   } else if constexpr (detail::PlainStruct<T>) {
     detail::for_each_field(data,
-                           [&](auto& field) { field = gather_for_metrics(state, gradients, std::move(field), options, where); });
+                           [&](auto& field) { field = gather_for_metrics(state, loaders, std::move(field), options, where); });
     return data;
   } else {
     constexpr bool in_no_list = std::is_arithmetic_v<T> || detail::TextLike<T> || detail::is_opaque<T>();

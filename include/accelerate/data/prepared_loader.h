@@ -1,10 +1,10 @@
 #pragma once
 
+#include <accelerate/data/active_loaders.h>
 #include <accelerate/data/data_loader.h>
 #include <accelerate/data/data_loader_configuration.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/distributed/random.h>
-#include <accelerate/training/gradient_state.h>
 
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace accelerate {
 struct LoaderPreparation {
   ProcessState state;
   /// Where its loops are registered; null: nowhere.
-  std::shared_ptr<GradientState> gradient_state = {};
+  std::shared_ptr<ActiveLoaders> active_loaders = {};
   DataLoaderConfiguration configuration = {};
   /// Move batches to the device of `state`.
   bool put_on_device = true;
@@ -28,7 +28,7 @@ struct LoaderPreparation {
 };
 
 namespace detail {
-LoaderHandle prepare_loader(const LoaderHandle& loader, const LoaderPreparation& preparation);
+AnyDataLoader prepare_loader(const AnyDataLoader& loader, const LoaderPreparation& preparation);
 }  // namespace detail
 
 /// The same loader with this process's part of the data. A loader that is prepared already is returned as it is. UsageError when

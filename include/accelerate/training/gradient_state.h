@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
-#include <vector>
 
 namespace accelerate {
 
@@ -21,19 +19,12 @@ struct GradientAccumulationOptions {
   std::optional<c10::ScalarType> dtype = {};
 };
 
-/// Where a loop over a loader is, as far as others need to know.
-struct LoaderPosition {
-  /// The batch in hand is the last one.
-  bool end_of_dataloader = false;
-  /// How many samples of the last batch of all processes together are no repetition; 0: all, -1: not known.
-  int64_t remainder = -1;
-};
-
-/// Where a run is within its accumulation and its data. An accelerator and everything it has prepared share one.
+/// Where a run is within its accumulation. An accelerator and the optimizers and schedulers that it prepares share one.
 class GradientState {
  public:
-  /// UsageError unless `num_steps` is at least 1.
-  explicit GradientState(int num_steps = 1, GradientAccumulationOptions options = {});
+  /// `is_last_batch` tells whether the batch in hand is the last one of its loader; without it none is. UsageError unless
+  /// `num_steps` is at least 1.
+  explicit GradientState(int num_steps = 1, GradientAccumulationOptions options = {}, std::function<bool()> is_last_batch = {});
 
   int num_steps() const { return num_steps_; }
   void set_num_steps(int num_steps);
@@ -53,28 +44,15 @@ class GradientState {
   /// Of a run that goes on, or that begins anew with 0.
   void set_step(int64_t step) { step_ = step; }
 
-  /// A loop over a loader begins; what is nested in it comes on top.
-  void enter(std::shared_ptr<const LoaderPosition> loader);
-  /// It has ended, wherever it is among the others.
-  void leave(const LoaderPosition* loader);
-  bool in_dataloader() const { return !loaders_.empty(); }
-  /// Of the innermost loop; false and -1 outside of one.
-  bool end_of_dataloader() const;
-  int64_t remainder() const;
-
-  /// Called, when there is one, whenever a loop that is nested in no other has come to the end of its data.
-  void on_end_of_data(std::function<void()> action) { on_end_of_data_ = std::move(action); }
-  bool awaits_end_of_data() const { return on_end_of_data_ != nullptr; }
-  /// A loop has come to the end of its data, and has left.
-  void data_ended() const;
-
  private:
+  /// The batch in hand ends its accumulation, since it is the last one.
+  bool ends_with_data() const { return options_.sync_with_dataloader && is_last_batch_ && is_last_batch_(); }
+
   int num_steps_;
   GradientAccumulationOptions options_;
+  std::function<bool()> is_last_batch_;
   bool sync_gradients_ = true;
   int64_t step_ = 0, counted_ = 0;
-  std::vector<std::shared_ptr<const LoaderPosition>> loaders_;
-  std::function<void()> on_end_of_data_;
 };
 
 }  // namespace accelerate

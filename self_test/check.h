@@ -1,6 +1,6 @@
 #pragma once
 
-#include <accelerate/accelerator/accelerator.h>
+#include <accelerate/accelerator/options.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -9,6 +9,10 @@
 #include <vector>
 
 /// What `accelerate test` runs on every process: checks of this machine, this configuration and this build.
+namespace accelerate {
+class Accelerator;
+}
+
 namespace accelerate::self_test {
 
 using Numbers = std::vector<int64_t>;

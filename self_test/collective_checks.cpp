@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <accelerate/accelerator/accelerator.h>
 
 #include "sections.h"
 

@@ -1,4 +1,5 @@
 #include <ATen/ops/scalar_tensor.h>
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/data/batch_sampler.h>
 #include <accelerate/data/data_loader.h>
 

@@ -1,5 +1,6 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/format.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // The program behind `accelerate test`; any launcher may start it.
+#include <accelerate/accelerator/accelerator.h>
 #include <array>
 #include <cstdio>
 #include <cstdlib>

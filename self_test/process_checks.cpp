@@ -1,3 +1,4 @@
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/launch_environment.h>
 #include <stdlib.h>
 

@@ -1,6 +1,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/randn.h>
+#include <accelerate/accelerator/accelerator.h>
 
 #include "sections.h"
 

@@ -1,3 +1,4 @@
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/core/format.h>
 
 #include "check.h"

@@ -4,6 +4,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/data/tensor_dataset.h>
 #include <accelerate/training/torch_schedulers.h>
 #include <torch/nn/modules/activation.h>

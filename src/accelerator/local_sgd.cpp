@@ -1,4 +1,5 @@
 #include <ATen/ops/cat.h>
+#include <accelerate/accelerator/accelerator.h>
 #include <accelerate/accelerator/local_sgd.h>
 #include <accelerate/core/error.h>
 #include <c10/core/GradMode.h>
@@ -26,11 +27,12 @@ std::map<std::string, std::vector<at::Tensor>> weights_by_kind(const detail::Mod
 
 }  // namespace
 
-LocalSGD::LocalSGD(const ProcessState& state, std::shared_ptr<detail::ModelCore> model, int64_t local_sgd_steps, bool enabled)
+LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<detail::ModelCore> model, int64_t local_sgd_steps,
+                   bool enabled)
     : model_(std::move(model)), local_sgd_steps_(local_sgd_steps) {
   if (local_sgd_steps < 1)
     throw UsageError(fmt::format("local_sgd_steps is {}: weights are averaged after at least 1 step.", local_sgd_steps));
-  if (!enabled || !state.use_distributed()) return;
+  if (!enabled || !accelerator.state().use_distributed()) return;
   no_sync_.emplace(std::vector{model_});
   if (const auto& parallel = model_->data_parallel()) parallel->expect_local_steps();
 }

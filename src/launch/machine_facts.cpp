@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "launch/program_path.h"
+#include "core/program_path.h"
 
 namespace accelerate {
 namespace {

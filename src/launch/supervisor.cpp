@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include <accelerate/core/error.h>
-#include "launch/program_path.h"
+#include "core/program_path.h"
 #include "launch/worker_supervisor.h"
 
 namespace accelerate {

@@ -1,10 +1,12 @@
 #pragma once
 
-#include <accelerate/accelerator/accelerator.h>
+#include <accelerate/parallel/model.h>
 
 #include <optional>
 
 namespace accelerate {
+
+class Accelerator;
 
 /// While it lives, each process trains its model alone, and every so many steps all take the mean of their weights: far fewer
 /// collectives than one of gradients a step. One process alone trains as always.
@@ -17,7 +19,7 @@ class [[nodiscard]] LocalSGD {
   /// UsageError when `local_sgd_steps` is less than 1. Not `enabled`: gradients are all-reduced as always.
   template <ModuleType M>
   LocalSGD(const Accelerator& accelerator, const Model<M>& model, int64_t local_sgd_steps, bool enabled = true)
-      : LocalSGD(accelerator.state(), model.core(), local_sgd_steps, enabled) {}
+      : LocalSGD(accelerator, model.core(), local_sgd_steps, enabled) {}
   /// Does not wait: left before `finish`, as by an exception, it leaves every process with weights of its own.
   ~LocalSGD() = default;
   LocalSGD(LocalSGD&&) noexcept = default;
@@ -29,7 +31,7 @@ class [[nodiscard]] LocalSGD {
   void finish(std::source_location where = std::source_location::current());
 
  private:
-  LocalSGD(const ProcessState& state, std::shared_ptr<detail::ModelCore> model, int64_t local_sgd_steps, bool enabled);
+  LocalSGD(const Accelerator& accelerator, std::shared_ptr<detail::ModelCore> model, int64_t local_sgd_steps, bool enabled);
   void average(std::source_location where);
 
   std::shared_ptr<detail::ModelCore> model_;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/accelerated_scheduler.h>
@@ -14,6 +13,9 @@ class DataLoaderBase;
 }
 
 namespace accelerate {
+
+template <class Batch>
+class DataLoader;
 
 /// How `prepare` treats the objects it is given.
 struct PrepareOptions {

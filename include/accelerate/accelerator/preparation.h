@@ -3,6 +3,7 @@
 #include <accelerate/accelerator/options.h>
 #include <accelerate/accelerator/preparable.h>
 #include <accelerate/accelerator/process_control.h>
+#include <accelerate/data/data_loader.h>
 
 namespace accelerate {
 

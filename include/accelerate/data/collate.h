@@ -1,7 +1,7 @@
 #pragma once
 
 #include <accelerate/data/sampler.h>
-#include <accelerate/distributed/nested.h>
+#include <accelerate/distributed/leaves.h>
 
 #include <array>
 #include <concepts>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <accelerate/distributed/nested.h>
+#include <accelerate/distributed/leaves.h>
 
 #include <string>
 #include <tuple>

@@ -1,4 +1,4 @@
-#include "launch/program_path.h"
+#include "core/program_path.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -88,4 +88,12 @@ std::string python_json(const nlohmann::json& value) {
   return out + '\n';
 }
 
+std::string python_str(const nlohmann::json& value) {
+  if (value.is_null()) return "None";
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return python_number(value.get<double>());
+  return value.dump();
+}
+
 }  // namespace accelerate

@@ -19,4 +19,7 @@ std::string python_yaml(const nlohmann::json& value);
 /// The code points of UTF-8 `text`. ConfigError when it is none.
 std::u32string code_points(std::string_view text);
 
+/// `value` as Python's str() writes it: None, True, 1.0, text as it is.
+std::string python_str(const nlohmann::json& value);
+
 }  // namespace accelerate

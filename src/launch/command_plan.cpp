@@ -10,6 +10,7 @@
 
 #include <accelerate/core/error.h>
 #include "config/config_schema.h"
+#include "config/python_text.h"
 #include "launch/gpu_list.h"
 #include "launch/launch_flags.h"
 #include "launch/launch_merge.h"

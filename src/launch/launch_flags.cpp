@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 
 namespace accelerate {
 namespace {
@@ -274,6 +275,38 @@ constexpr std::array kLaunchFlags = {
     passed(G::parallelism, {"parallelism_config_sp_attn_implementation", K::text, "how attention is computed", "sdpa"}),
 };
 
+// Calls `use` with the member, if there is one.
+template <typename Settings, typename Use>
+void with_member(Settings& settings, const SettingMember& member, const Use& use) {
+  std::visit(
+      [&](auto pointer) {
+        if constexpr (!std::is_same_v<decltype(pointer), std::monostate>) use(settings.*pointer);
+      },
+      member);
+}
+
+template <typename Value>
+PythonValue as_python(const std::optional<Value>& value) {
+  return value ? PythonValue(*value) : PythonValue();
+}
+
+template <typename Value>
+PythonValue as_python(const Value& value) {
+  return value;
+}
+
+void take(PythonValue& member, const PythonValue& value) { member = value; }
+
+template <typename Value>
+void take(std::optional<Value>& member, const PythonValue& value) {
+  member = value.get<Value>();
+}
+
+template <typename Value>
+void take(Value& member, const PythonValue& value) {
+  member = value.get<Value>();
+}
+
 }  // namespace
 
 std::span<const LaunchFlag> launch_flags() { return kLaunchFlags; }
@@ -301,7 +334,23 @@ const LaunchFlag* flag_of_key(const std::string& key) {
 std::string key_of(const SettingMember& member) {
   const auto found =
       std::find_if(kLaunchFlags.begin(), kLaunchFlags.end(), [&](const LaunchFlag& flag) { return flag.member == member; });
+  if (found == kLaunchFlags.end()) throw std::logic_error("no flag sets this member");
   return found->key();
+}
+
+PythonValue value_of(const LaunchSettings& settings, const LaunchFlag& flag) {
+  PythonValue value;
+  if (const auto found = settings.passed_on.find(&flag); found != settings.passed_on.end()) value = found->second;
+  with_member(settings, flag.member, [&](const auto& member) { value = as_python(member); });
+  return value;
+}
+
+void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonValue& value) {
+  if (flag.has_member()) {
+    with_member(settings, flag.member, [&](auto& member) { take(member, value); });
+  } else if (flag.passed != PassedAs::nothing) {
+    settings.passed_on[&flag] = value;
+  }
 }
 
 }  // namespace accelerate

@@ -87,6 +87,12 @@ const LaunchFlag* flag_of_key(const std::string& key);
 /// The key of the flags that set this member.
 std::string key_of(const SettingMember& member);
 
+/// The value that `flag` has in `settings`; null when there is none.
+PythonValue value_of(const LaunchSettings& settings, const LaunchFlag& flag);
+
+/// Gives `flag` a value, of the kind of its member.
+void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonValue& value);
+
 /// What a line asks to be told.
 struct LaunchHelp {
   /// Names of the other flags that it has: only sections that matter to them are shown.

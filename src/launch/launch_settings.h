@@ -94,13 +94,4 @@ using SettingMember = std::variant<std::monostate, bool LaunchSettings::*, int L
                                    std::string LaunchSettings::*, std::optional<int> LaunchSettings::*,
                                    std::optional<std::string> LaunchSettings::*, PythonValue LaunchSettings::*>;
 
-/// The value that `flag` has in `settings`; null when there is none.
-PythonValue value_of(const LaunchSettings& settings, const LaunchFlag& flag);
-
-/// Gives `flag` a value, of the kind of its member.
-void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonValue& value);
-
-/// `value` as Python's str() writes it: None, True, 1.0, text as it is.
-std::string python_str(const PythonValue& value);
-
 }  // namespace accelerate

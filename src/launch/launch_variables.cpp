@@ -6,6 +6,7 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/launch_environment.h>
+#include "config/python_text.h"
 #include "launch/launch_flags.h"
 
 namespace accelerate {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "config/config_schema.h"
+#include "config/python_text.h"
 #include "launch/launch_arguments.h"
 
 namespace accelerate {

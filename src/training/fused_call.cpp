@@ -25,7 +25,7 @@ void set_count(at::Tensor& count, int64_t step) {
 
 }  // namespace
 
-void FusedCall::add(const at::Tensor& parameter, FusedState state, size_t tensors) {
+void FusedCall::add(const at::Tensor& parameter, FusedState&& state, size_t tensors) {
   parameters.push_back(parameter);
   gradients.push_back(parameter.grad());
   for (size_t i = 0; i < tensors; ++i) states[i].push_back(std::move(state.tensors[i]));

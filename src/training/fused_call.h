@@ -53,7 +53,7 @@ struct FusedCall {
            parameters.front().scalar_type() == parameter.scalar_type();
   }
   /// With the first `tensors` of its state.
-  void add(const at::Tensor& parameter, FusedState state, size_t tensors);
+  void add(const at::Tensor& parameter, FusedState&& state, size_t tensors);
   // Nothing is held between steps: a gradient that is set to none must give its memory back.
   void clear();
 

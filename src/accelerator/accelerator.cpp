@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "capture/step_capture.h"
-#include "run_state/run_checkpoints.h"
+#include "run_state/checkpoint_manager.h"
+#include "run_state/run_parts.h"
 #include "training/gradient_buffers.h"
 
 namespace accelerate {
 
 Accelerator::Accelerator(AcceleratorOptions options)
-    : Preparation(std::move(options)), checkpoints_(std::make_unique<detail::RunCheckpoints>(options_.project)) {
+    : Preparation(std::move(options)), checkpoints_(std::make_unique<detail::CheckpointManager>(options_.project)) {
   if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
     scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));

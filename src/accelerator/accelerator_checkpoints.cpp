@@ -2,7 +2,9 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
 
-#include "run_state/run_checkpoints.h"
+#include "run_state/checkpoint_manager.h"
+#include "run_state/run_parts.h"
+#include "run_state/shared_failure.h"
 
 namespace accelerate {
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/from_blob.h>
 #include <accelerate/core/error.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/parallel/model.h>
 #include <accelerate/training/find_executable_batch_size.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>

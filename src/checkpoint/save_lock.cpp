@@ -39,12 +39,24 @@ void forget_locks_of_parent() {
   });
 }
 
-struct flock whole_file(short type) {
+/// The first byte belongs to the process that has taken the lock, the second to all that share it.
+constexpr off_t kTaken = 0, kShared = 1;
+
+struct flock lock_from(off_t begin, short type) {
   struct flock lock {};
   lock.l_type = type;
   lock.l_whence = SEEK_SET;
+  lock.l_start = begin;  // to the end
   return lock;
 }
+
+bool set_lock(int descriptor, off_t begin, short type) {
+  const auto lock = lock_from(begin, type);
+  return fcntl(descriptor, F_SETLK, &lock) == 0;
+}
+
+/// When nobody has taken it or shares it. From then on peers may share it.
+bool take_lock(int descriptor) { return set_lock(descriptor, kTaken, F_WRLCK) && set_lock(descriptor, kShared, F_UNLCK); }
 
 bool has_no_locks(int reason) { return reason == ENOLCK || reason == ENOSYS || reason == EOPNOTSUPP || reason == EINVAL; }
 
@@ -91,8 +103,7 @@ int lock_file(const fs::path& file, const std::string& folder) {
     if (!created && errno == EEXIST) descriptor = open(file.c_str(), kFlags);
     if (descriptor < 0 && errno == ENOENT && fs::exists(file.parent_path())) continue;  // its holder has just removed it
     if (descriptor < 0) throw CheckpointError(fmt::format("Cannot make {}: {}.", file.string(), std::strerror(errno)));
-    auto lock = whole_file(F_WRLCK);
-    if (fcntl(descriptor, F_SETLK, &lock) == 0) {
+    if (take_lock(descriptor)) {
       if (is_current(descriptor, file)) {
         name_holder(descriptor);
         return descriptor;
@@ -116,16 +127,34 @@ int lock_file(const fs::path& file, const std::string& folder) {
   }
 }
 
+/// The same beside a peer that has taken it; -1 also where that peer found no locks.
+int share_lock_file(const fs::path& file, const std::string& folder) {
+  const int descriptor = open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+  if (descriptor < 0 && errno == ENOENT) return -1;
+  if (descriptor >= 0 && set_lock(descriptor, kShared, F_RDLCK)) return descriptor;
+  const int reason = errno;
+  if (descriptor >= 0) close(descriptor);
+  if (has_no_locks(reason)) return -1;
+  throw CheckpointError(fmt::format("Cannot lock {}, to save to {}: {}.", file.string(), folder, std::strerror(reason)));
+}
+
+/// Whoever is the last to let go of it removes the file, while it is locked: nobody else has it.
+void unlock_file(int descriptor, const fs::path& file) {
+  set_lock(descriptor, kTaken, F_UNLCK);
+  if (set_lock(descriptor, kTaken, F_WRLCK) && is_current(descriptor, file)) unlink(file.c_str());
+  close(descriptor);
+}
+
 }  // namespace
 
-SaveLock::SaveLock(fs::path file, const std::string& folder) : file_(std::move(file)) {
+SaveLock::SaveLock(fs::path file, const std::string& folder, Kind kind) : file_(std::move(file)) {
   const std::lock_guard guard(held_mutex);
   forget_locks_of_parent();
   auto& held = held_locks()[file_];
   is_first_ = held.users == 0;
   if (is_first_) {
     try {
-      held.descriptor = lock_file(file_, folder);
+      held.descriptor = kind == Kind::taken ? lock_file(file_, folder) : share_lock_file(file_, folder);
     } catch (...) {
       held_locks().erase(file_);
       throw;
@@ -139,10 +168,7 @@ SaveLock::~SaveLock() {
   forget_locks_of_parent();
   const auto held = held_locks().find(file_);
   if (held == held_locks().end() || --held->second.users > 0) return;
-  if (held->second.descriptor >= 0) {
-    if (is_current(held->second.descriptor, file_)) unlink(file_.c_str());  // while it is locked: nobody else has it
-    close(held->second.descriptor);
-  }
+  if (held->second.descriptor >= 0) unlock_file(held->second.descriptor, file_);
   held_locks().erase(held);
 }
 
@@ -153,7 +179,7 @@ bool SaveLock::is_held(const fs::path& file) {
   if (held_locks().contains(file)) return false;  // by this process; closing another descriptor would release it
   const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0) return false;
-  auto lock = whole_file(F_RDLCK);
+  auto lock = lock_from(kTaken, F_WRLCK);  // to write: who shares it has it, too
   const bool asked = fcntl(descriptor, F_GETLK, &lock) == 0;
   close(descriptor);
   return asked && lock.l_type != F_UNLCK;

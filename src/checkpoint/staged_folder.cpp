@@ -231,13 +231,29 @@ StagedFolder::StagedFolder(fs::path target, fs::path aside, fs::path lock)
     keep_owner(target_, aside_);
     keep_permissions(target_, aside_, S_IRWXU);
   }
+  open_folder();
+}
+
+StagedFolder::StagedFolder(Joined, fs::path target, fs::path aside, fs::path lock)
+    : target_(std::move(target)),
+      aside_(std::move(aside)),
+      lock_(std::move(lock), target_.string(), SaveLock::Kind::shared),
+      decides_(false) {
+  open_folder();
+}
+
+std::shared_ptr<StagedFolder> StagedFolder::join(fs::path target, fs::path aside, fs::path lock) {
+  return std::shared_ptr<StagedFolder>(new StagedFolder(Joined{}, std::move(target), std::move(aside), std::move(lock)));
+}
+
+void StagedFolder::open_folder() {
   made_ = open(aside_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (made_ < 0) fail_to("open", aside_, std::strerror(errno));
 }
 
 StagedFolder::~StagedFolder() {
   if (made_ >= 0) close(made_);
-  if (committed_ || is_there(old_of(aside_))) return;  // the latter: neither could be put into its place
+  if (committed_ || !decides_ || is_there(old_of(aside_))) return;  // the last: neither could be put into its place
   std::error_code ignored;
   fs::remove_all(aside_, ignored);
   remove_parent();

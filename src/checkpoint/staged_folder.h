@@ -4,13 +4,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "checkpoint/save_lock.h"
 
 namespace accelerate {
 
 /// A folder that is written aside and becomes visible all at once, in the place of one that may be there already. Until it is
-/// committed nothing of that one is touched; without it, nothing is left behind.
+/// committed nothing of that one is touched; without it, nothing is left behind. Several processes may write into it, of which
+/// one decides: it commits the folder or, ending without that, removes it.
 ///
 /// Where a file system cannot exchange two folders in one operation, the old one is first moved to `aside`.old; whoever dies in
 /// between leaves it there, and `recover` puts things right.
@@ -20,6 +22,10 @@ class StagedFolder {
   /// lock of the file `lock`. What a run that ended left there is recovered or removed. CheckpointError when it cannot be made,
   /// another process has the lock, or `target` is not to be replaced: a file, or a folder with something mounted at or in it.
   StagedFolder(std::filesystem::path target, std::filesystem::path aside, std::filesystem::path lock);
+  /// One that another process of the run has made, which decides until it is told otherwise. While it lives the lock is not free,
+  /// also when that process is gone. CheckpointError when it is not there, or another run has the lock.
+  static std::shared_ptr<StagedFolder> join(std::filesystem::path target, std::filesystem::path aside,
+                                            std::filesystem::path lock);
   ~StagedFolder();
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
@@ -32,6 +38,8 @@ class StagedFolder {
   /// that one is kept that is not `replaced`, by its path from there, and has no counterpart in this one. CheckpointError, with
   /// the old folder as it was, when anything fails before the new one is in its place.
   void commit(const std::function<bool(const std::string&)>& replaced);
+  /// Whether this process decides; returns whether it did.
+  bool set_decides(bool decides) { return std::exchange(decides_, decides); }
 
   /// Puts right what a commit left that was cut short: the new folder is put into its place if it is whole, or else the old one
   /// back. Nothing happens where nothing was left. CheckpointError when it cannot be done.
@@ -40,6 +48,9 @@ class StagedFolder {
   static bool is_interrupted(const std::filesystem::path& aside);
 
  private:
+  struct Joined {};
+  StagedFolder(Joined, std::filesystem::path target, std::filesystem::path aside, std::filesystem::path lock);
+  void open_folder();
   /// Whether it is there.
   bool check_target() const;
   void replace_target();
@@ -54,7 +65,7 @@ class StagedFolder {
   SaveLock lock_;
   std::shared_ptr<void> claim_;
   int made_ = -1;  // the folder that was made, open: its number is nobody else's meanwhile
-  bool committed_ = false;
+  bool committed_ = false, decides_ = true;
 };
 
 /// The name of the folder, beside `name`, that a checkpoint is written to: a name that is as long as may be leaves it no room.

@@ -1,9 +1,12 @@
 #include "run_state/hook_states.h"
 
-#include <fmt/format.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/parallel/model.h>
 
 #include "checkpoint/value_file.h"
 #include "parallel/data_parallel.h"
+#include "run_state/checkpoint_files.h"
+#include "run_state/run_parts.h"
 
 namespace accelerate::detail {
 namespace {
@@ -26,8 +29,6 @@ void add_errors(StateDict& sum, const StateDict& states, double share) {
 }
 
 }  // namespace
-
-std::string hook_states_name(int process) { return fmt::format("{}{}.bin", kHookStates, process); }
 
 StateDict hook_states_of(const RunParts& parts) {
   StateDict states;

@@ -1,24 +1,21 @@
 #pragma once
 
+#include <accelerate/distributed/value.h>
+
 #include <optional>
-#include <string>
 
 #include "checkpoint/folder_files.h"
-#include "run_state/run_parts.h"
 
 namespace accelerate::detail {
 
-/// One that Python passes over.
-inline constexpr char kHookStates[] = "accelerate_comm_hooks_";
-std::string hook_states_name(int process);
+struct RunParts;
 
-/// What the hooks that gradients travel by remember of this process, by the number of the model; empty when they remember
-/// nothing.
+/// What the communication hooks of gradients remember of this rank, by the number of the model; empty when they remember nothing.
 StateDict hook_states_of(const RunParts& parts);
-/// This process's; where another number of processes saved, the first one's with the mean of what all of them have yet to send.
+/// This rank's; where another number of ranks saved, the first one's with the mean of what all of them have yet to send.
 /// Nothing when there is none.
 std::optional<StateDict> read_hook_states(const FolderFiles& files, const RunParts& parts);
-/// Each hook goes on from its part. UsageError when one does not fit.
+/// Each hook resumes from its part. UsageError when one does not fit.
 void load_hook_states(const RunParts& parts, const StateDict& states);
 
 }  // namespace accelerate::detail

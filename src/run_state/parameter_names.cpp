@@ -1,10 +1,16 @@
 #include "run_state/parameter_names.h"
 
 #include <accelerate/core/error.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/parallel/model.h>
 #include <fmt/format.h>
 
 #include <unordered_map>
 #include <unordered_set>
+
+#include "run_state/checkpoint_files.h"
+#include "run_state/checkpoint_reader.h"
+#include "run_state/run_parts.h"
 
 namespace accelerate::detail {
 namespace {

@@ -1,9 +1,11 @@
 #pragma once
 
-#include "run_state/restore_run.h"
-#include "run_state/run_parts.h"
+#include <accelerate/distributed/value.h>
 
 namespace accelerate::detail {
+
+struct LoadedRun;
+struct RunParts;
 
 /// Of each optimizer, in its order, the names that its parameters have in the prepared models, the first one where weights are
 /// tied: "0.fc.weight" is `fc.weight` of the first model, None a parameter of no model. An optimizer's state is saved by number

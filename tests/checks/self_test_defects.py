@@ -54,7 +54,7 @@ DEFECTS = [
     ("training against a single process", "src/parallel/model.cpp", "if (is_trained(", "if (!SPOILED && is_trained("),
     ("gradient accumulation", "src/training/gradient_state.cpp", "return ends_with_data()", "return (!SPOILED && ends_with_data())"),
     ("learning rate schedules", "src/training/accelerated_scheduler.cpp", "if (rule.split_batches)", "if (!SPOILED && rule.split_batches)"),
-    ("checkpoints", "src/run_state/restore_run.cpp", "[&] { restore_random_states(*loaded.random); }",
+    ("checkpoints", "src/run_state/restore.cpp", "[&] { restore_random_states(*loaded.random); }",
      "[&] { if (!SPOILED) restore_random_states(*loaded.random); }"),
 ]
 SWITCH = "ACCELERATE_SPOILED"

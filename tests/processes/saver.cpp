@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
@@ -51,7 +52,15 @@ void die() {
   for (;;) ::pause();
 }
 
+/// The threads that save behind the run begin to change the file system when this is true.
+std::function<bool()> may_write;
+std::atomic<bool> writes = false;
+
 void count_operation() {
+  while (may_write && !writes && ::gettid() != ::getpid()) {
+    if (may_write()) writes = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (operations_left >= 0 && operations_left-- == 0) die();
 }
 
@@ -87,6 +96,8 @@ std::atomic<bool> no_links = false, no_locks = std::getenv("ACCELERATE_TEST_NO_L
 /// This many threads can still be made; below 0: any number.
 std::atomic<int> threads_left = -1;
 std::atomic<int> synced_files = 0;
+/// As on a network file system that does not show yet what other hosts have written.
+std::atomic<bool> reports_hidden = false;
 /// A file that somebody else removes when the manifest is written.
 std::string lost_with_manifest;
 
@@ -165,6 +176,10 @@ int remove(const char* name) noexcept {
   return static_cast<int>(result != 0 && errno == EISDIR ? ::syscall(SYS_unlinkat, AT_FDCWD, name, AT_REMOVEDIR) : result);
 }
 int stat(const char* name, struct stat* status) noexcept {
+  if (reports_hidden && std::string_view(name).find("/report_") != std::string_view::npos) {
+    errno = ENOENT;
+    return -1;
+  }
   return refusal.comes() ? -1 : static_cast<int>(::syscall(SYS_newfstatat, AT_FDCWD, name, status, 0));
 }
 int lstat(const char* name, struct stat* status) noexcept {
@@ -476,10 +491,51 @@ void dies_in_async_save() {
   }));
 }
 
-/// Nobody waits for what is being written.
+/// Nobody waits for what is being written. One rank writes its part when all others have written theirs.
 void leaves_while_saving() {
   Saved run;
+  if (run.accelerator.process_index() == number_from("ACCELERATE_TEST_LAST", 0)) {
+    may_write = [me = run.accelerator.process_index(), count = run.accelerator.num_processes()] {
+      for (int i = 0; i < count; ++i) {
+        const std::string report = folder + "/.saved.unfinished/report_" + std::to_string(i) + ".json";
+        if (i != me && !std::filesystem::exists(report)) return false;
+      }
+      return true;
+    };
+  }
   run.accelerator.save_state(folder + "/saved", {.async = true});
+}
+
+/// A rank dies before it has written its part; the others end without asking for the checkpoint.
+void dies_behind_the_run() {
+  Saved run;
+  if (run.accelerator.is_last_process()) may_write = [] { return false; };
+  run.accelerator.save_state(folder + "/saved", {.async = true});
+  run.accelerator.wait_for_everyone();
+  if (run.accelerator.is_last_process()) std::raise(SIGKILL);
+}
+
+/// No rank sees the reports of the others.
+void sees_no_reports() {
+  Saved run;
+  reports_hidden = true;
+  say(heard(run.accelerator, [&] {
+    run.accelerator.save_state(folder + "/saved", {.async = true});
+    run.accelerator.end_training();
+  }));
+}
+
+/// The main process dies when its part is written, and the other one writes on as soon as it is told to.
+void outlives_the_main_process() {
+  Saved run;
+  if (!run.accelerator.is_main_process()) may_write = [] { return std::filesystem::exists(folder + "/write_on"); };
+  run.accelerator.save_state(folder + "/saved", {.async = true});
+  run.accelerator.wait_for_everyone();
+  if (run.accelerator.is_main_process()) {
+    while (!std::filesystem::exists(folder + "/.saved.unfinished/report_0.json")) std::this_thread::yield();
+    std::raise(SIGKILL);
+  }
+  say("still writing");
 }
 
 /// An exception ends the run while a save is under way.
@@ -494,7 +550,7 @@ void machines_of_their_own() {
   const std::string project = folder + "/machine_" + std::getenv("GROUP_RANK");
   Accelerator accelerator({.project = {.project_dir = project, .automatic_checkpoint_naming = true, .save_on_each_node = true}});
   const std::string who = "process " + std::to_string(accelerator.process_index());
-  for (int i = 0; i < 3; ++i) accelerator.save_state();
+  for (int i = 0; i < 3; ++i) accelerator.save_state({.async = i == 1});
   const auto lose = [&](const std::string& name) {
     if (accelerator.is_last_process()) std::filesystem::remove_all(project + "/checkpoints/" + name);
     accelerator.wait_for_everyone();
@@ -803,6 +859,9 @@ int main(int, char** argv) {
                                          {"dies_in_save", dies_in_save},
                                          {"dies_in_async_save", dies_in_async_save},
                                          {"leaves_while_saving", leaves_while_saving},
+                                         {"dies_behind_the_run", dies_behind_the_run},
+                                         {"sees_no_reports", sees_no_reports},
+                                         {"outlives_the_main_process", outlives_the_main_process},
                                          {"throws_while_saving", throws_while_saving},
                                          {"machines_of_their_own", machines_of_their_own},
                                          {"every_instant_of_a_numbered_save", [] { every_instant_of_a_numbered_save({}); }},

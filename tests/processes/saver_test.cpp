@@ -167,18 +167,68 @@ TEST(Saver, AProcessThatDiesInASaveIsNamedByTheOthersAndNothingOfItStays) {
   }
 }
 
+/// A checkpoint of so many ranks is there, and nothing else.
+void expect_committed(const Place& place, int ranks) {
+  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
+  if (!fs::exists(place.path() + "/saved")) return;
+  const auto names = place.entries("saved");
+  for (const std::string name : {"accelerate_manifest.json", "model.safetensors"}) EXPECT_TRUE(names.contains(name)) << name;
+  for (int i = 0; i < ranks; ++i) EXPECT_TRUE(names.contains("random_states_" + std::to_string(i) + ".pkl")) << i;
+  for (const auto& name : names) EXPECT_EQ(name.find("report"), std::string::npos) << name;
+}
+
 TEST(Saver, ASaveBehindTheRunIsWholeHoweverTheRunEnds) {
-  for (const auto& [scene, code] : {std::pair{"leaves_while_saving", 0}, std::pair{"throws_while_saving", 3}}) {
+  struct End {
+    std::string scene;
+    int code, processes, last;
+  };
+  for (const auto& [scene, code, processes, last] :
+       {End{"leaves_while_saving", 0, 1, 0}, End{"leaves_while_saving", 0, 2, 0}, End{"leaves_while_saving", 0, 2, 1},
+        End{"leaves_while_saving", 0, 3, 1}, End{"leaves_while_saving", 0, 3, 2}, End{"throws_while_saving", 3, 2, 0}}) {
+    SCOPED_TRACE(scene + " of " + std::to_string(processes) + ", the last to write is " + std::to_string(last));
     const Place place;
-    for (const auto& rank : start_ranks({ACCELERATE_SAVER, scene, place.path()}, 2)) {
+    const Variables variables = {{"ACCELERATE_TEST_LAST", std::to_string(last)}};
+    for (const auto& rank : start_ranks({ACCELERATE_SAVER, scene, place.path()}, processes, variables)) {
       const auto result = rank->wait();
-      EXPECT_EQ(result.exit_code, code) << scene << result.output << result.errors;
-      EXPECT_EQ(result.errors, "") << scene;
+      EXPECT_EQ(result.exit_code, code) << result.output << result.errors;
+      EXPECT_EQ(result.errors, "");
     }
-    EXPECT_EQ(place.entries(), std::set<std::string>{"saved"}) << scene;
-    EXPECT_TRUE(place.entries("saved").contains("accelerate_manifest.json")) << scene;
-    EXPECT_TRUE(place.entries("saved").contains("random_states_1.pkl")) << scene;
+    expect_committed(place, processes);
   }
+}
+
+TEST(Saver, ARunThatEndsDoesNotWaitForThePartOfARankThatDied) {
+  const Place place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "dies_behind_the_run", place.path()}, 3);
+  for (const auto& rank : ranks) EXPECT_LT(rank->wait().seconds, 40);
+  EXPECT_FALSE(place.entries().contains("saved"));
+  // What was staged is in nobody's way.
+  EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
+  expect_committed(place, 1);
+}
+
+TEST(Saver, ASaveWhoseReportsAreSeenLateIsCommittedByTheCallThatWaitsForIt) {
+  const Place place;
+  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "sees_no_reports", place.path()}, 2)) {
+    const auto result = rank->wait();
+    EXPECT_NE(result.output.find(" heard nothing\n"), std::string::npos) << result.output << result.errors;
+  }
+  expect_committed(place, 2);
+}
+
+TEST(Saver, ASaveWhoseMainProcessDiedIsCompletedByThoseThatLiveAndKeepsOtherRunsAwayUntilThen) {
+  const Place place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "outlives_the_main_process", place.path()}, 2);
+  ranks[1]->wait_for_output("still writing");
+  ranks[0]->wait();
+  const auto refused = play("saves_to_a_folder", place).output;
+  EXPECT_NE(refused.find(" saves to " + place.path() + "/saved already"), std::string::npos) << refused;
+  std::ofstream(place.path() + "/write_on") << "now";
+  const auto result = ranks[1]->wait();
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  fs::remove(place.path() + "/write_on");
+  expect_committed(place, 2);
+  EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
 }
 
 TEST(Saver, MachinesThatKeepTheirOwnCheckpointsGoOnFromOneThatAllHave) {

@@ -16,7 +16,7 @@
 namespace accelerate {
 
 namespace detail {
-class RunCheckpoints;
+class CheckpointManager;
 struct RunParts;
 }  // namespace detail
 
@@ -183,7 +183,7 @@ class Accelerator : public Preparation {
   std::shared_ptr<detail::StepCapture> step_capture(const CaptureOptions& options, std::source_location where);
 
   std::vector<RegisteredObject> registered_;
-  std::unique_ptr<detail::RunCheckpoints> checkpoints_;
+  std::unique_ptr<detail::CheckpointManager> checkpoints_;
 };
 
 }  // namespace accelerate

@@ -4,31 +4,41 @@
 #include <accelerate/run_state/save_state.h>
 
 #include <list>
+#include <memory>
 #include <optional>
 #include <source_location>
 
-#include "run_state/background_save.h"
-#include "run_state/checkpoint_places.h"
-#include "run_state/run_files.h"
+#include "checkpoint/host_copies.h"
+#include "checkpoint/save_lock.h"
+
+namespace accelerate {
+class ProcessState;
+struct PythonRandomStates;
+}  // namespace accelerate
 
 namespace accelerate::detail {
 
-/// Tells all processes the first failure of any; nothing when there is none.
-std::string shared_failure(const ProcessState& state, const std::string& mine, std::source_location where);
+class AsyncSave;
+struct LoadedRun;
+struct RunParts;
+struct RunSnapshot;
+struct SavePart;
+struct SavePaths;
 
-/// Where the checkpoints of a run are, and how all processes together write and read them. Every function that takes a place in
-/// the source is called by all processes.
-class RunCheckpoints {
+/// Saves and restores the state of a run: which folder and number, how many are kept, which locks are held, and in which order
+/// the ranks snapshot, write, commit, read and restore. Every function that takes a place in the source is called by all ranks.
+class CheckpointManager {
  public:
-  /// Its end waits for what is being written.
-  explicit RunCheckpoints(ProjectConfiguration project) : project_(std::move(project)) {}
+  explicit CheckpointManager(ProjectConfiguration project);
+  /// Finishes this rank's part of an asynchronous save. It waits for no other rank: see AsyncSave.
+  ~CheckpointManager();
 
   /// Returns the folder. Nothing of it is to be seen before all of it is durable.
   std::string save(const RunParts& parts, const std::string& folder, const SaveStateOptions& options, std::source_location where);
   /// Returns the folder, or nothing when there is no complete checkpoint and none was asked for by name.
   std::optional<std::string> load(RunParts parts, const std::string& folder, const LoadStateOptions& options,
                                   std::source_location where);
-  /// Until the last save is durable. CheckpointError on all processes when one of them could not write.
+  /// Returns when the last save is durable. CheckpointError on all ranks when one of them could not write.
   void finish(const ProcessState& state, std::source_location where);
   /// Gives back the memory that is kept for the next asynchronous save, and lets other runs save here.
   void release();
@@ -44,32 +54,25 @@ class RunCheckpoints {
     /// The number in its name; nothing when the user gave it.
     std::optional<int64_t> number;
   };
-  /// Decides on the name. The same on all processes.
+  /// Decides on the name. The same on all ranks.
   Target choose_target(const ProcessState& state, const std::string& folder, std::source_location where);
+  /// Whether this rank makes the staging folder, and writes what is the same on all.
   bool leads(const ProcessState& state) const;
-  /// The processes whose files lie in the same folder as this one's.
-  std::vector<int> writers_of(const ProcessState& state, std::source_location where) const;
-  void write(const ProcessState& state, SaveJob job, bool async, std::source_location where);
+  /// Of each rank the one that leads where it writes.
+  std::vector<int> leaders(const ProcessState& state, std::source_location where) const;
+  /// Makes the staging folder, on the rank that leads.
+  SavePart stage(const ProcessState& state, const Target& target, SavePaths& paths, std::source_location where);
+  void save_now(const ProcessState& state, SavePart part, std::source_location where);
+  void save_async(const ProcessState& state, SavePart part, std::source_location where);
   /// Keeps other runs away from numbered checkpoints from now on, and puts right what one that ended left half done.
   void own_project();
-  /// Those above the limit, but for the one that was just saved.
-  void remove_oldest(int64_t saved) const;
-  RunSnapshot take_snapshot(const RunParts& parts, const std::string& folder, const SnapshotOptions& options);
+  RunSnapshot snapshot(const RunParts& parts, const std::string& staging, const SaveStateOptions& options);
 
   std::string checkpoints_folder() const;
-  /// What load_state is given, checked; nothing when none was asked for by name and there is none. What was read to check it is
-  /// kept in `files`, with the process that did.
-  std::optional<std::string> find_checkpoint(const RunParts& parts, const std::string& folder, bool verify,
-                                             std::unique_ptr<FolderFiles>& files, std::source_location where) const;
-  /// The number of the newest one that is complete on every machine that has its own. CheckpointError when there are some and
-  /// none can be used.
-  std::optional<int64_t> newest_checkpoint(const RunParts& parts, bool verify, std::unique_ptr<FolderFiles>& files,
-                                           std::source_location where) const;
-
+  void check_naming(const char* call) const;
   /// Reads what load_state is given, after the load hooks, which may take models out of `parts`. Null when there is none.
   std::shared_ptr<LoadedRun> read(RunParts& parts, const std::string& folder, const LoadStateOptions& options,
                                   std::source_location where) const;
-  bool is_gone_anywhere(const ProcessState& state, const std::string& folder, std::source_location where) const;
 
   ProjectConfiguration project_;
   // Shared with the handles that remove hooks.
@@ -78,7 +81,7 @@ class RunCheckpoints {
   std::shared_ptr<const PythonRandomStates> python_random_;
   HostCopies copies_;
   std::optional<SaveLock> project_lock_;
-  std::unique_ptr<BackgroundSave> writing_;  // the last: it uses the others
+  std::unique_ptr<AsyncSave> saving_;  // the last: it uses the others
 };
 
 }  // namespace accelerate::detail

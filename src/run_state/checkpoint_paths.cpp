@@ -1,4 +1,4 @@
-#include "run_state/checkpoint_places.h"
+#include "run_state/checkpoint_paths.h"
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/launch_environment.h>
@@ -19,14 +19,6 @@ namespace fs = std::filesystem;
 constexpr char kUnfinished[] = "unfinished_checkpoints";  // not among the others: whoever lists those finds whole ones only
 constexpr char kProjectLock[] = "accelerate_checkpoints.lock";
 constexpr char kPrefix[] = "checkpoint_";
-
-std::optional<int64_t> number_in(const std::string& name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t number = 0;
-  const char* begin = name.data() + sizeof(kPrefix) - 1;
-  const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), number);
-  return problem == std::errc() && end == name.data() + name.size() && number >= 0 ? std::optional(number) : std::nullopt;
-}
 
 bool begins_a_file_system(const fs::path& folder) {
   struct stat own {
@@ -53,7 +45,7 @@ std::vector<int64_t> checkpoint_numbers(const fs::path& folder) {
   std::vector<int64_t> numbers;
   std::error_code problem;
   for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem)) {
-    const auto number = number_in(entry->path().filename().string());
+    const auto number = checkpoint_number(entry->path().filename().string());
     if (!number) continue;
     std::error_code unknown;
     if (entry->is_directory(unknown)) numbers.push_back(*number);
@@ -67,6 +59,14 @@ std::vector<int64_t> checkpoint_numbers(const fs::path& folder) {
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
+}
+
+std::optional<int64_t> checkpoint_number(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t number = 0;
+  const char* begin = name.data() + sizeof(kPrefix) - 1;
+  const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), number);
+  return problem == std::errc() && end == name.data() + name.size() && number >= 0 ? std::optional(number) : std::nullopt;
 }
 
 std::string checkpoint_name(int64_t number) { return kPrefix + std::to_string(number); }
@@ -88,73 +88,28 @@ fs::path without_links(const fs::path& path) {
   return named;
 }
 
-ProjectPlaces project_places(const fs::path& checkpoints) {
+ProjectPaths project_paths(const fs::path& checkpoints) {
   const fs::path folder = without_links(checkpoints);
   // A folder cannot be renamed from one file system to another.
   const fs::path parent = begins_a_file_system(folder) ? folder : folder.parent_path();
   return {.checkpoints = folder, .unfinished = parent / kUnfinished, .lock = parent / kProjectLock};
 }
 
-SavePlaces numbered_places(const std::string& folder) {
+SavePaths numbered_paths(const std::string& folder) {
   const fs::path named = folder;
-  const auto project = project_places(named.parent_path());
+  const auto project = project_paths(named.parent_path());
   // Only the folder of all checkpoints is followed: what a link in it leads to is not ours to replace or to remove.
-  const SavePlaces places{
-      .target = project.checkpoints / named.filename(), .aside = project.unfinished / named.filename(), .lock = project.lock};
-  check_not_around_current(places.target, folder);
-  return places;
+  const SavePaths paths{
+      .target = project.checkpoints / named.filename(), .staging = project.unfinished / named.filename(), .lock = project.lock};
+  check_not_around_current(paths.target, folder);
+  return paths;
 }
 
-SavePlaces own_places(const std::string& folder) {
+SavePaths own_paths(const std::string& folder) {
   const fs::path place = without_links(folder);
   check_not_around_current(place, folder);
-  const fs::path aside = place.parent_path() / staging_name(place.filename().string());
-  return {.target = place, .aside = aside, .lock = aside.string() + ".lock"};
-}
-
-void remove_checkpoint(const std::string& folder) {
-  const auto places = numbered_places(folder);
-  if (fs::is_symlink(fs::symlink_status(places.target))) {
-    fs::remove(places.target);
-    return;
-  }
-  if (const auto mounted = mounted_in(places.target); !mounted.empty())
-    throw CheckpointError(fmt::format("{}: something is mounted at {}", places.target.string(), mounted.string()));
-  make_folder(places.aside.parent_path());
-  fs::remove_all(places.aside);
-  fs::rename(places.target, places.aside);
-  fs::remove_all(places.aside);
-  std::error_code ignored;
-  fs::remove(places.aside.parent_path(), ignored);  // when it is empty
-}
-
-void recover_checkpoint(const std::string& folder) {
-  std::error_code ignored;
-  if (fs::exists(folder, ignored)) return;
-  const auto recover = [](const SavePlaces& places) {
-    if (!StagedFolder::is_interrupted(places.aside)) return false;
-    const SaveLock lock(places.lock, places.target.string());
-    StagedFolder::recover(places.target, places.aside);
-    return true;
-  };
-  if (!recover(own_places(folder)) && number_in(fs::path(folder).filename().string())) recover(numbered_places(folder));
-}
-
-void recover_checkpoints(const std::string& checkpoints) {
-  checkpoint_numbers(checkpoints);  // tells when they cannot be read
-  const auto project = project_places(checkpoints);
-  std::error_code problem;
-  std::vector<fs::path> interrupted;
-  for (fs::directory_iterator entry(project.unfinished, problem), end; !problem && entry != end; entry.increment(problem)) {
-    if (StagedFolder::is_interrupted(entry->path())) interrupted.push_back(entry->path());
-    const fs::path replaced = entry->path().parent_path() / entry->path().stem();  // of one whose new folder is in its place
-    if (entry->path().extension() == ".old" && !fs::exists(replaced)) interrupted.push_back(replaced);
-  }
-  if (problem && problem != std::errc::no_such_file_or_directory)
-    throw FileAccessError(fmt::format("Cannot read {}: {}.", project.unfinished.string(), problem.message()));
-  if (interrupted.empty() || SaveLock::is_held(project.lock)) return;
-  const SaveLock lock(project.lock, checkpoints);
-  for (const auto& aside : interrupted) StagedFolder::recover(project.checkpoints / aside.filename(), aside);
+  const fs::path staging = place.parent_path() / staging_name(place.filename().string());
+  return {.target = place, .staging = staging, .lock = staging.string() + ".lock"};
 }
 
 }  // namespace accelerate::detail

@@ -1,16 +1,21 @@
-#include "run_state/restore_run.h"
+#include "run_state/restore.h"
 
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/data/data_loader.h>
+#include <accelerate/parallel/model.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include "checkpoint/module_fit.h"
 #include "data/loader_core.h"
+#include "run_state/checkpoint_files.h"
+#include "run_state/checkpoint_reader.h"
 #include "run_state/hook_states.h"
-#include "run_state/run_files.h"
+#include "run_state/run_parts.h"
+#include "run_state/snapshot.h"
 
 namespace accelerate::detail {
 namespace {
@@ -27,17 +32,17 @@ void load_from(const std::string& file, Load&& load) {
 
 /// Loads into anything that has a state_dict. `kept` is how it was before.
 template <class Object>
-void load_reversibly(Object object, StateDict kept, const StateDict& state, UndoList& undo) {
+void load_reversibly(Object object, StateDict kept, const StateDict& state, Rollback& rollback) {
   // Before the call: what throws in its middle may have changed a part of itself.
-  undo.add([object, kept = std::move(kept)]() mutable { object.load_state_dict(kept); });
+  rollback.add([object, kept = std::move(kept)]() mutable { object.load_state_dict(kept); });
   object.load_state_dict(state);
 }
 
-void load_optimizers(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
+void load_optimizers(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     auto* optimizer = &parts.optimizers[i].optimizer();
     // Its tensors are replaced, not written to, so that those that are kept stay as they are.
-    undo.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
+    rollback.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
     load_from(loaded.file(numbered_name("optimizer", i, ".bin")),
               [&] { load_state_dict(*optimizer, std::move(loaded.optimizers[i])); });
   }
@@ -55,13 +60,13 @@ StateDict at_start_of_epoch(StateDict state) {
   return state;
 }
 
-void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
+void load_loaders(RunParts& parts, const LoadedRun& loaded, Rollback& rollback) {
   if (!loaded.own) return;
   load_from(loaded.file(kOwnState), [&] {
     const auto& states = loaded.own->at("loaders").as<Value::List>();
     for (size_t i = 0; i < std::min(states.size(), parts.loaders.size()); ++i) {
       const auto& saved = states[i].as<StateDict>();
-      undo.add(undo_of_load(parts.loaders[i]));
+      rollback.add(undo_of_load(parts.loaders[i]));
       parts.loaders[i].load_state_dict(loaded.restart_epoch ? at_start_of_epoch(saved) : saved);
     }
     loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
@@ -71,7 +76,7 @@ void load_loaders(RunParts& parts, const LoadedRun& loaded, UndoList& undo) {
 
 }  // namespace
 
-UndoList::~UndoList() {
+Rollback::~Rollback() {
   for (auto undo = undos_.rbegin(); undo != undos_.rend(); ++undo) {
     try {
       (*undo)();
@@ -80,20 +85,20 @@ UndoList::~UndoList() {
   }
 }
 
-void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
+void restore_states(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
   for (size_t i = 0; i < parts.models.size(); ++i) {
     load_from("The weights of model " + std::to_string(i) + " in " + loaded.folder,
               [&] { check_fit(parts.models[i]->module(), loaded.models[i], {}); });
   }
-  undo.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
-  load_optimizers(parts, loaded, undo);
+  rollback.add([now = current_random_states(0, nullptr)] { restore_random_states(now); });
+  load_optimizers(parts, loaded, rollback);
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     load_from(loaded.file(numbered_name("scheduler", i, ".bin")),
-              [&] { load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], undo); });
+              [&] { load_reversibly(parts.schedulers[i], parts.schedulers[i].state_dict(), loaded.schedulers[i], rollback); });
   }
   if (loaded.scaler && !parts.scaler->state_dict().empty()) {
     auto* scaler = parts.scaler.get();
-    undo.add([scaler, kept = scaler->state_dict()] { scaler->load_state_dict(kept); });
+    rollback.add([scaler, kept = scaler->state_dict()] { scaler->load_state_dict(kept); });
     load_from(loaded.file(kScaler), [&] { scaler->load_state_dict(*loaded.scaler); });
   }
   for (size_t i = 0; i < parts.registered.size(); ++i) {
@@ -101,12 +106,12 @@ void restore_small_parts(RunParts& parts, LoadedRun& loaded, UndoList& undo) {
     StateDict kept = copied_value(parts.registered[i].state_dict(), copies).as<StateDict>();
     copies.finish();
     load_from(loaded.file(registered_name(i)),
-              [&] { load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], undo); });
+              [&] { load_reversibly(parts.registered[i], std::move(kept), loaded.registered[i], rollback); });
   }
-  load_loaders(parts, loaded, undo);
+  load_loaders(parts, loaded, rollback);
   if (loaded.hooks) {
     // Their tensors are replaced, not written to.
-    undo.add([parts, kept = hook_states_of(parts)] { load_hook_states(parts, kept); });
+    rollback.add([parts, kept = hook_states_of(parts)] { load_hook_states(parts, kept); });
     load_from(loaded.file(hook_states_name(parts.state.process_index())), [&] { load_hook_states(parts, *loaded.hooks); });
   }
   if (loaded.random) {

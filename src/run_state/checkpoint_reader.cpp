@@ -1,0 +1,149 @@
+#include "run_state/checkpoint_reader.h"
+
+#include <accelerate/core/error.h>
+#include <accelerate/data/data_loader.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <new>
+
+#include "checkpoint/tensor_file.h"
+#include "checkpoint/value_file.h"
+#include "run_state/checkpoint_files.h"
+#include "run_state/hook_states.h"
+#include "run_state/run_parts.h"
+
+namespace accelerate::detail {
+namespace {
+
+namespace fs = std::filesystem;
+
+StateDict read_state(const FolderFiles& files, const std::string& name) {
+  const auto file = files.open(name);
+  Value value = read_value(*file);
+  if (value.kind() != Value::Kind::dict) throw CheckpointError(fmt::format("{} holds no dictionary.", file->name()));
+  return std::move(value.as<StateDict>());
+}
+
+TensorDict read_model(const FolderFiles& files, size_t number) {
+  for (const auto& name : model_names(number)) {
+    if (files.contains(name)) return read_tensors(*files.open(name));
+  }
+  throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} is there.", files.folder().string(), number,
+                                    fmt::join(model_names(number), " nor ")));
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  std::error_code problem;
+  for (fs::directory_iterator entry(folder, problem), end; !problem && entry != end; entry.increment(problem))
+    names.push_back(entry->path().filename().string());
+  if (problem == std::errc::no_such_file_or_directory)
+    throw CheckpointError(fmt::format("{} was removed while it was read.", folder.string()));
+  if (problem) throw FileAccessError(fmt::format("Cannot read the folder {}: {}.", folder.string(), problem.message()));
+  return names;
+}
+
+void check_count(const fs::path& folder, size_t registered) {
+  size_t files = 0;
+  for (const auto& name : names_in(folder)) files += name.starts_with(kRegistered) && is_checkpoint_file(name) ? 1 : 0;
+  if (files == registered) return;
+  throw CheckpointError(
+      fmt::format("{} holds the states of {} registered objects; {} are registered with register_for_checkpointing. Register the "
+                  "same ones, in the same order, before load_state.",
+                  folder.string(), files, registered));
+}
+
+/// This rank's, or where another number of ranks saved, the mean over those: what all of them would have come to.
+TensorDict read_gradients(const FolderFiles& files, const RunParts& parts) {
+  int saved = 0;
+  while (files.contains(gradients_name(saved))) ++saved;
+  if (saved == parts.state.num_processes()) return read_tensors(*files.open(gradients_name(parts.state.process_index())));
+  TensorDict mean;
+  for (int process = 0; process < saved; ++process) {
+    for (const auto& [name, gradient] : read_tensors(*files.open(gradients_name(process)))) {
+      mean[name] = mean.contains(name) ? mean.at(name).add(gradient, 1.0 / saved) : gradient / saved;
+    }
+  }
+  return mean;
+}
+
+/// What will be asked for, all at once, so that threads share it out.
+void prefetch_files(const RunParts& parts, FolderFiles& files) {
+  std::vector<std::string> names = {gradients_name(parts.state.process_index())};
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(numbered_name("optimizer", i, ".bin"));
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    const auto candidates = model_names(i);
+    names.push_back(files.contains(candidates.front()) ? candidates.front() : candidates.back());
+  }
+  files.read(names);
+}
+
+/// Whether read_checkpoint asks for the file of that name in a checkpoint of as many ranks.
+bool is_read_by(const RunParts& parts, const std::string& name) {
+  const int rank = parts.state.process_index();
+  // The others are those of other ranks.
+  if (name.starts_with(kGradients)) return name == gradients_name(rank);
+  if (name.starts_with(kRandomStates)) return name == random_states_name(rank);
+  if (name.starts_with(kHookStates)) return name == hook_states_name(rank);
+  return is_checkpoint_file(name);
+}
+
+/// Reads all of a folder that has no manifest to tell whether it is whole. CheckpointError when it is not.
+void check_by_reading(const RunParts& parts, FolderFiles& files) {
+  read_checkpoint(parts, files);
+  for (const auto& name : names_in(files.folder())) {
+    // Those of the other ranks, too.
+    if (name.starts_with(kRandomStates) && name.ends_with(".pkl")) read_random_states(*files.open(name));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& files) {
+  prefetch_files(parts, files);
+  auto loaded = std::make_shared<LoadedRun>();
+  loaded->folder = files.folder();
+  for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(files, i));
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
+    loaded->optimizers.push_back(read_state(files, numbered_name("optimizer", i, ".bin")));
+  }
+  for (size_t i = 0; i < parts.schedulers.size(); ++i) {
+    loaded->schedulers.push_back(read_state(files, numbered_name("scheduler", i, ".bin")));
+  }
+  if (parts.scaler && files.contains(kScaler)) loaded->scaler = read_state(files, kScaler);
+  check_count(files.folder(), parts.registered.size());
+  for (size_t i = 0; i < parts.registered.size(); ++i) loaded->registered.push_back(read_state(files, registered_name(i)));
+  if (files.contains(kOwnState)) loaded->own = read_state(files, kOwnState);
+  const std::string random = random_states_name(parts.state.process_index());
+  if (files.contains(random)) loaded->random = read_random_states(*files.open(random));
+  loaded->gradients = read_gradients(files, parts);
+  loaded->hooks = read_hook_states(files, parts);
+  return loaded;
+}
+
+std::string find_checkpoint_defect(const RunParts& parts, const std::string& folder, bool verify,
+                                   std::unique_ptr<FolderFiles>& files) {
+  files.reset();  // the memory of the one before
+  files = std::make_unique<FolderFiles>(folder);
+  try {
+    if (const auto manifest = read_manifest(folder)) {
+      return verify ? files->verify(*manifest, [&](const auto& name) { return is_read_by(parts, name); })
+                    : find_defect(folder, *manifest);
+    }
+    check_by_reading(parts, *files);  // Python wrote it, and left nothing to tell by
+    return "";
+  } catch (const FileAccessError&) {
+    throw;  // it says nothing about the checkpoint
+  } catch (const std::bad_alloc&) {
+    throw;  // nor does this
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace accelerate::detail

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <accelerate/checkpoint/tensor_dict.h>
+#include <accelerate/distributed/value.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/folder_files.h"
+#include "checkpoint/random_states.h"
+
+namespace accelerate::detail {
+
+struct RunParts;
+
+/// What was read of a checkpoint, before anything of the run is changed.
+struct LoadedRun {
+  std::string folder;
+  std::vector<TensorDict> models;
+  std::vector<StateDict> optimizers, schedulers, registered;
+  std::optional<StateDict> scaler, own, hooks;
+  std::optional<RandomStates> random;
+  TensorDict gradients;
+  /// See LoadStateOptions.
+  bool restart_epoch = false;
+
+  /// The path of a file of it, for messages.
+  std::string file(const std::string& name) const { return folder + "/" + name; }
+};
+
+/// What these parts have in a checkpoint. Nothing of the run is changed. CheckpointError when it is not there or cannot be read.
+/// Tensors may lie in the memory of `files`.
+std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& files);
+
+/// Why a checkpoint cannot be used, or nothing: by its manifest, whose checksums are compared if `verify`; without one, as those
+/// that Python wrote, by reading all of it. What was read is kept in `files`. FileAccessError when it cannot be known.
+std::string find_checkpoint_defect(const RunParts& parts, const std::string& folder, bool verify,
+                                   std::unique_ptr<FolderFiles>& files);
+
+}  // namespace accelerate::detail

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <vector>
+
+#include "run_state/part_writer.h"
+
+namespace accelerate {
+class StagedFolder;
+}
+
+namespace accelerate::detail {
+
+/// Commits a checkpoint whose parts are all in the staging folder: writes the manifest, checks that every file is there, and
+/// renames the folder. CheckpointError, with what was there before as it was, when a part or anything else has failed.
+void commit_checkpoint(StagedFolder& staged, const std::vector<PartReport>& reports, int num_processes);
+
+}  // namespace accelerate::detail

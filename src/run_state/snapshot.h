@@ -1,0 +1,49 @@
+#pragma once
+
+#include <accelerate/checkpoint/tensor_dict.h>
+#include <accelerate/distributed/value.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/host_copies.h"
+#include "checkpoint/random_states.h"
+#include "core/byte_sink.h"
+
+namespace accelerate::detail {
+
+struct RunParts;
+
+/// One file of a checkpoint that has yet to be written.
+struct PendingFile {
+  std::string name;
+  std::function<void(ByteSink&)> write;
+};
+
+struct SnapshotOptions {
+  /// Model weights as safetensors files; off: files of torch.save.
+  bool safe_serialization = true;
+  /// Where to copy to, so that the run may resume while the files are written; null: files are written from the run's memory.
+  HostCopies* copies = nullptr;
+  /// This rank writes what is the same on all.
+  bool writes_shared = true;
+};
+
+/// What this rank writes of a checkpoint.
+struct RunSnapshot {
+  std::vector<PendingFile> files = {};
+  /// To be made before the files are written.
+  DeferredCopies copies = {};
+};
+
+/// The state of the run as it is now, in which the models have these weights. `python_random` are Python's own random numbers,
+/// from the checkpoint that the run was resumed from, or null.
+RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& weights,
+                          std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
+
+/// The same with copies of its tensors.
+Value copied_value(const Value& value, HostCopies& copies, CopyTime when = CopyTime::now);
+
+}  // namespace accelerate::detail

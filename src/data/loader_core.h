@@ -1,11 +1,15 @@
 #pragma once
 
-#include <accelerate/data/prepared_loader.h>
+#include <accelerate/data/active_loaders.h>
+#include <accelerate/data/any_data_loader.h>
+#include <accelerate/distributed/process_state.h>
+#include <accelerate/distributed/random.h>
 
 #include <atomic>
 #include <functional>
 
 #include "data/loader_progress.h"
+#include "data/loader_spec.h"
 
 namespace accelerate {
 class SeedableRandomSampler;

@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "data/batch_stream.h"
+#include "data/loader_spec.h"
 
 namespace accelerate::detail {
 namespace {

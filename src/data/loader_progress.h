@@ -4,11 +4,13 @@
 #include <ATen/core/TensorBody.h>
 #include <accelerate/distributed/value.h>
 
+#include <cstdint>
 #include <optional>
-
-#include "data/loader_spec.h"
+#include <string>
 
 namespace accelerate::detail {
+
+struct LoaderSpec;
 
 /// The states of the generators that a pass over a loader draws from when it begins; undefined where there is none.
 struct RandomNumbers {

@@ -1,6 +1,7 @@
 #pragma once
 
-#include <accelerate/data/prepared_loader.h>
+#include <accelerate/data/active_loaders.h>
+#include <accelerate/data/any_data_loader.h>
 #include <accelerate/parallel/join_scope.h>
 
 #include <memory>

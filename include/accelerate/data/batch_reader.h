@@ -1,6 +1,7 @@
 #pragma once
 
 #include <accelerate/data/collate.h>
+#include <accelerate/data/erased_batch.h>
 #include <accelerate/data/sampler.h>
 #include <accelerate/distributed/objects.h>
 
@@ -12,9 +13,6 @@
 /// The lowest of the four layers of a loader (docs/architecture.md), and the only one that knows what is in a dataset: the rest
 /// handles batches without looking into them. BatchReader is its type-erased interface; what derives from it is the same layer.
 namespace accelerate::detail {
-
-/// A batch or sample of a type that only its reader knows.
-using ErasedBatch = std::shared_ptr<void>;
 
 /// What the generators of a dataset's samples depend on, beside the position of each.
 struct SampleSeed {

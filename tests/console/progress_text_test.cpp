@@ -1,6 +1,7 @@
 #include "console/progress_text.h"
 
 #include <gtest/gtest.h>
+#include <wchar.h>
 
 #include <algorithm>
 #include <vector>
@@ -67,6 +68,10 @@ TEST(ProgressText, WideAndBrokenCharactersTakeTheColumnsTheyTake) {
   EXPECT_EQ(columns_of("abc"), 3);
   EXPECT_EQ(columns_of("训练"), 4);
   EXPECT_EQ(columns_of("e\u0301"), 1);
+  EXPECT_EQ(columns_of("✅⌚"), 4);
+  EXPECT_EQ(columns_of("ก\u0e31ב\u05b0"), 2) << "marks of Thai and Hebrew take none";
+  EXPECT_EQ(columns_of("\ue0b0\u0378"), 2) << "private and unknown ones are taken for usual ones";
+  EXPECT_EQ(::wcwidth(U'训'), -1) << "the program's locale is as it was";
   EXPECT_EQ(fit_columns("训练", 3), "训");
   EXPECT_EQ(fit_columns("a\x1b[2Jb\xe8", 9), "a [2Jb?");
 }

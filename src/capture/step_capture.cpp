@@ -2,7 +2,6 @@
 
 #include <ATen/ops/from_blob.h>
 #include <accelerate/core/error.h>
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 #include <accelerate/training/find_executable_batch_size.h>
 #include <c10/core/Event.h>

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "data/loader_progress.h"
+#include "data/loader_spec.h"
 
 namespace accelerate::detail {
 

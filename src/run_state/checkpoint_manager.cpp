@@ -2,7 +2,6 @@
 
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
-#include <accelerate/data/data_loader.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/parallel/model.h>
 #include <fmt/format.h>

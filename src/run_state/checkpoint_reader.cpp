@@ -1,7 +1,7 @@
 #include "run_state/checkpoint_reader.h"
 
+#include <ATen/TensorOperators.h>
 #include <accelerate/core/error.h>
-#include <accelerate/data/data_loader.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,6 +11,7 @@
 
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/value_file.h"
+#include "core/file.h"
 #include "run_state/checkpoint_files.h"
 #include "run_state/hook_states.h"
 #include "run_state/run_parts.h"

@@ -1,6 +1,5 @@
 #include "run_state/hook_states.h"
 
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 
 #include "checkpoint/value_file.h"

@@ -1,7 +1,6 @@
 #include "run_state/parameter_names.h"
 
 #include <accelerate/core/error.h>
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 #include <fmt/format.h>
 

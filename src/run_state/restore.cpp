@@ -3,7 +3,6 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>

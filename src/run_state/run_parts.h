@@ -1,5 +1,6 @@
 #pragma once
 
+#include <accelerate/data/any_data_loader.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/run_state/registered_object.h>
 #include <accelerate/training/accelerated_optimizer.h>
@@ -14,10 +15,9 @@
 
 namespace accelerate::detail {
 
-class LoaderHandle;
 class ModelCore;
 
-/// What the state of a run consists of. Who copies it includes data_loader.h.
+/// What the state of a run consists of.
 struct RunParts {
   ProcessState state;
   std::vector<std::shared_ptr<ModelCore>> models;

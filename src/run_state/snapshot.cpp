@@ -2,7 +2,6 @@
 
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
-#include <accelerate/data/data_loader.h>
 #include <accelerate/parallel/model.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

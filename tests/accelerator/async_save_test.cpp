@@ -2,12 +2,14 @@
 #include "accelerator/small_run.h"
 #include "checkpoint/value_file.h"
 #include "core/file.h"
+#include "support/error_text.h"
 
 namespace async_save {
 namespace {
 
 namespace fs = std::filesystem;
-using run_safety::error_of;
+using accelerate::CheckpointError;
+using accelerate::testing::message_of;
 using run_safety::expect_in;
 
 /// A run whose state is large, and what it was at some moment.
@@ -153,12 +155,12 @@ TEST(AsyncSave, OneThatFailsAnywhereHoldsNobodyUp) {
       [](auto&&, auto&& weights, auto&&) { weights[0]["sparse"] = torch::eye(2).to_sparse(); });
   run.accelerator.save_state(folder / "saved", {.async = true});
   run.step();
-  expect_in("sparse", error_of([&] { run.accelerator.end_training(); }));
+  expect_in("sparse", message_of<CheckpointError>([&] { run.accelerator.end_training(); }));
   hook.remove();
   run.accelerator.register_for_checkpointing(stuck);
-  expect_in("it is stuck", error_of([&] { run.accelerator.save_state(folder / "saved", {.async = true}); }));
+  expect_in("it is stuck", message_of<CheckpointError>([&] { run.accelerator.save_state(folder / "saved", {.async = true}); }));
   run.step();  // would wait for ever
-  expect_in("a file has that name", error_of([&] {
+  expect_in("a file has that name", message_of<CheckpointError>([&] {
               run_safety::replace_content(folder / "file", "mine");
               run.accelerator.save_state(folder / "file", {.async = true});
             }));

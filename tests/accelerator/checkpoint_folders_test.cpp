@@ -4,8 +4,11 @@
 #include <sys/stat.h>
 
 #include "accelerator/small_run.h"
+#include "support/error_text.h"
 
 namespace run_safety {
+using accelerate::testing::message_of;
+
 namespace {
 
 class TogetherCheckpointFolders : public Together {
@@ -62,12 +65,12 @@ TEST_F(TogetherCheckpointFolders, FilesThatOnlyLookLikeThoseOfACheckpointAreKept
         replace_content(target / "exports/model.safetensors", "mine");
       });
     }
-    EXPECT_EQ(error_of([&] { run.accelerator.save_state(target); }), "no error");
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(target); }), "no error");
     once([] {});
     for (const auto& name : own) EXPECT_EQ(content_of(target / name), name);
     EXPECT_EQ(content_of(target / "exports/model.safetensors"), "mine");
     EXPECT_TRUE(fs::is_directory(target / "exports/old"));
-    EXPECT_EQ(error_of([&] { run.accelerator.load_state(target); }), "no error");
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(target); }), "no error");
   }
   // What the checkpoint before had and the new one has not goes with it, also what hooks wrote.
   auto hook = run.accelerator.register_save_state_pre_hook([&](auto&&, auto&&, const std::string& aside) {
@@ -96,16 +99,16 @@ TEST_F(TogetherCheckpointFolders, WhatHooksWriteIsPartOfTheCheckpointInSubfolder
     replace_content(fs::path(aside) / "shards" / std::to_string(rank()), "of one rank");
   });
   const fs::path saved = run.accelerator.save_state(folder / "saved");
-  EXPECT_EQ(error_of([&] { run.accelerator.load_state(saved); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }), "no error");
   once([&] { replace_content(saved / "shards/0", "of ono rank"); });
-  expect_in("shards/0 is damaged", error_of([&] { run.accelerator.load_state(saved); }));
+  expect_in("shards/0 is damaged", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
   once([&] { fs::remove(saved / "shards/0"); });
-  expect_in("shards/0 is missing", error_of([&] { run.accelerator.load_state(saved); }));
+  expect_in("shards/0 is missing", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
   hook.remove();
   auto odd = run.accelerator.register_save_state_pre_hook([&](auto&&, auto&&, const std::string& aside) {
     if (rank() == 0) replace_content(fs::path(aside) / "caf\xe9", "Latin 1");
   });
-  expect_in("name is not UTF-8", error_of([&] { run.accelerator.save_state(folder / "odd"); }));
+  expect_in("name is not UTF-8", message_of<CheckpointError>([&] { run.accelerator.save_state(folder / "odd"); }));
   once([] {});
   EXPECT_FALSE(fs::exists(folder / "odd"));
 }
@@ -145,7 +148,9 @@ TEST_F(TogetherCheckpointFolders, FoldersThatCannotBeReplacedAsAWholeAreRefused)
     itself = std::make_unique<SmallDisk>(folder / "itself");
     fs::create_directories(folder / "current/below");
   });
-  const auto told = [&](const fs::path& place) { return error_of([&] { run.accelerator.save_state(place); }); };
+  const auto told = [&](const fs::path& place) {
+    return message_of<CheckpointError>([&] { run.accelerator.save_state(place); });
+  };
   expect_in("something is mounted at " + (folder / "holds/deeper/a disk").string(), told(folder / "holds"));
   expect_in("something is mounted there. Give a folder below it", told(folder / "itself"));
   EXPECT_EQ(told(folder / "itself/below"), "no error");
@@ -178,13 +183,13 @@ TEST_F(TogetherCheckpointFolders, CheckpointsThatCannotBeUsedAreNoReasonToBeginA
     // The system refuses: that says nothing of the newest one.
     std::optional<FewFiles> few;
     if (rank() == 0) few.emplace(0);
-    expect_in("Too many open files", error_of([&] { run.accelerator.load_state(); }));
+    expect_in("Too many open files", message_of<CheckpointError>([&] { run.accelerator.load_state(); }));
   }
   EXPECT_EQ(run.accelerator.load_state()->filename(), "checkpoint_1");
   once([&] {
     for (const auto* name : {"checkpoint_0", "checkpoint_1"}) fs::resize_file(folder / "checkpoints" / name / "optimizer.bin", 7);
   });
-  const auto error = error_of([&] { run.accelerator.load_state(); });
+  const auto error = message_of<CheckpointError>([&] { run.accelerator.load_state(); });
   expect_in("no checkpoint in " + (folder / "checkpoints").string() + " can be used, of 2", error);
   expect_in("optimizer.bin has 7 bytes", error);
 }
@@ -198,8 +203,8 @@ TEST_F(TogetherCheckpointFolders, ACheckpointMayHaveMoreFilesThanAProcessMayOpen
   });
   run.accelerator.save_state();
   const FewFiles few(100);
-  EXPECT_EQ(error_of([&] { EXPECT_TRUE(run.accelerator.load_state()); }), "no error");
-  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { EXPECT_TRUE(run.accelerator.load_state()); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(); }), "no error");
 }
 
 TEST_F(TogetherCheckpointFolders, OddNeighboursDoNotKeepOldCheckpointsFromBeingRemoved) {
@@ -242,11 +247,11 @@ TEST_F(TogetherCheckpointFolders, ALinkAmongCheckpointsIsRemovedAndNotWhatItLead
     fs::create_directory_symlink(folder / "nowhere", folder / "checkpoints/checkpoint_1");
   });
   Accelerator limited({.project = {.project_dir = folder.path(), .automatic_checkpoint_naming = true, .total_limit = 1}});
-  EXPECT_EQ(error_of([&] { limited.load_state(); }), "no error");
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(error_of([&] { limited.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { limited.load_state(); }), "no error");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(message_of<CheckpointError>([&] { limited.save_state(); }), "no error");
   once([] {});
   EXPECT_FALSE(fs::exists(fs::symlink_status(folder / "checkpoints/checkpoint_0")));
-  EXPECT_EQ(error_of([&] { run.load_state(folder / "kept/pretrained"); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.load_state(folder / "kept/pretrained"); }), "no error");
   EXPECT_FALSE(fs::exists(folder / "kept/unfinished_checkpoints"));
 }
 
@@ -256,8 +261,8 @@ TEST_F(TogetherCheckpointFolders, TheCurrentFolderMayBeInACheckpointThatNobodyWr
   run.accelerator.save_state();
   const fs::path before = fs::current_path();
   fs::current_path(folder / "checkpoints/checkpoint_0");
-  EXPECT_EQ(error_of([&] { run.accelerator.load_state(); }), "no error");
-  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(); }), "no error");
   fs::current_path(before);
   once([] {});
   EXPECT_TRUE(fs::exists(folder / "checkpoints/checkpoint_1"));
@@ -295,14 +300,14 @@ TEST_F(TogetherCheckpointFolders, ASecondAcceleratorOfAProcessDoesNotTakeAwayWha
   std::string heard;
   auto hook = first.accelerator.register_save_state_pre_hook([&](auto&&, auto&&, const std::string& aside) {
     if (rank() == 0) replace_content(fs::path(aside) / "mine", "mine");
-    heard = error_of([&] { second.accelerator.save_state(); });
+    heard = message_of<CheckpointError>([&] { second.accelerator.save_state(); });
   });
-  EXPECT_EQ(error_of([&] { first.accelerator.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { first.accelerator.save_state(); }), "no error");
   EXPECT_NE(heard.find("This process is saving to"), std::string::npos) << heard;
   once([] {});
   EXPECT_EQ(content_of(folder / "checkpoints/checkpoint_0/mine"), "mine");
   hook.remove();
-  EXPECT_EQ(error_of([&] { second.accelerator.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { second.accelerator.save_state(); }), "no error");
   once([] {});
   EXPECT_TRUE(fs::exists(folder / "checkpoints/checkpoint_1"));
 }
@@ -312,8 +317,9 @@ TEST_F(TogetherCheckpointFolders, NamesMayBeAsLongAsTheFileSystemHasRoomFor) {
   SmallRun run(folder / "project");
   for (const size_t length : {238, 245, 255}) {
     const auto place = folder / std::string(length, 'n');
-    for (int i = 0; i < 2; ++i) EXPECT_EQ(error_of([&] { run.accelerator.save_state(place); }), "no error") << length;
-    EXPECT_EQ(error_of([&] { run.accelerator.load_state(place); }), "no error") << length;
+    for (int i = 0; i < 2; ++i)
+      EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(place); }), "no error") << length;
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(place); }), "no error") << length;
   }
 }
 

@@ -1,25 +1,18 @@
 // The guards against silent mistakes, on a CUDA device. Run by one process on one GPU, and by two.
 #include <torch/torch.h>
 
+#include "support/error_text.h"
 #include "support/together.h"
 
 namespace {
 
 using accelerate::Accelerator;
 using accelerate::Precision;
+using accelerate::testing::message_of;
 
 class TogetherCudaGuards : public Together {
  protected:
   static torch::Tensor rows() { return torch::ones({4, 3}, torch::kCUDA) + rank(); }
-  template <class Error>
-  static std::string problem_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  }
 };
 
 TEST_F(TogetherCudaGuards, BypassedModelsAndUnpreparedOptimizersAreErrors) {
@@ -27,7 +20,7 @@ TEST_F(TogetherCudaGuards, BypassedModelsAndUnpreparedOptimizersAreErrors) {
     Accelerator a({.mixed_precision = Precision::bf16, .gradient_accumulation_steps = 4});
     torch::nn::Linear net(3, 2);
     auto model = a.prepare(net);
-    EXPECT_NE(problem_of<accelerate::UsageError>([&] { a.backward(model->forward(rows()).square().mean()); }), "");
+    EXPECT_NE(message_of<accelerate::UsageError>([&] { a.backward(model->forward(rows()).square().mean()); }), "no error");
     model.zero_grad();
     std::unique_ptr<torch::optim::Optimizer> raw;
     if (by_sgd) {
@@ -36,7 +29,7 @@ TEST_F(TogetherCudaGuards, BypassedModelsAndUnpreparedOptimizersAreErrors) {
       raw = std::make_unique<torch::optim::AdamW>(net->parameters());
     }
     int batches = 0;
-    const auto problem = problem_of<accelerate::UsageError>([&] {
+    const auto problem = message_of<accelerate::UsageError>([&] {
       for (; batches < 8; ++batches) {
         auto scope = a.accumulate(model);
         a.backward(model(rows()).square().mean());
@@ -55,7 +48,7 @@ TEST_F(TogetherCudaGuards, GradientsOfFp16AreNotSteppedWhileTheyAreScaled) {
     auto model = a.prepare(net);
     torch::optim::SGD raw(net->parameters(), 1e-3);
     int steps = 0;
-    const auto problem = problem_of<accelerate::UsageError>([&] {
+    const auto problem = message_of<accelerate::UsageError>([&] {
       for (; steps < 4; ++steps) {
         // Two losses before a step are no step.
         a.backward(model(rows()).square().mean());
@@ -70,7 +63,7 @@ TEST_F(TogetherCudaGuards, GradientsOfFp16AreNotSteppedWhileTheyAreScaled) {
       }
     });
     if (by_scaler) {
-      EXPECT_EQ(problem, "");
+      EXPECT_EQ(problem, "no error");
     } else {
       EXPECT_NE(problem.find("accelerator.prepare"), std::string::npos) << problem;
       EXPECT_NE(problem.find("cuda_guards_test.cpp:"), std::string::npos) << problem;
@@ -99,11 +92,11 @@ TEST_F(TogetherCudaGuards, UnfrozenAndConvertedParametersAreSynchronisedAndDrift
     torch::NoGradGuard no_grad;
     net->parameters()[3].add_(1e-3);
   }
-  const auto problem = problem_of<accelerate::CheckpointError>([&] { a.save_state((folder / "drifted").string()); });
+  const auto problem = message_of<accelerate::CheckpointError>([&] { a.save_state((folder / "drifted").string()); });
   if (world() > 1) {
     EXPECT_NE(problem.find("1.bias"), std::string::npos) << problem;
   } else {
-    EXPECT_EQ(problem, "");
+    EXPECT_EQ(problem, "no error");
   }
 }
 

@@ -25,20 +25,6 @@ TORCH_MODULE(GuardedNet);
 class TogetherGuards : public Together {
  protected:
   void SetUp() override { torch::manual_seed(3); }
-  static std::string message_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const UsageError& error) {
-      return error.what();
-    } catch (const std::exception& error) {
-      return std::string("another error: ") + error.what();
-    }
-    return "";
-  }
-
-  static void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
-    for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in: " << text;
-  }
   static AcceleratorOptions with(Precision precision, int accumulation = 1) {
     return {.cpu = true,
             .mixed_precision = precision,

@@ -1,10 +1,14 @@
 // Training that would go wrong without a word. On 1 to 4 processes.
 #include "accelerator/guards.h"
+#include "support/error_text.h"
 
 namespace {
 
 using accelerate::Accelerator;
 using accelerate::Precision;
+using accelerate::UsageError;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 using guards::GuardedNet;
 using guards::TogetherGuards;
 
@@ -17,9 +21,9 @@ TEST_F(TogetherGuards, AForwardPassAroundThePreparedModelIsAnErrorAtItsBackwardP
       auto [model, optimizer] = a.prepare(net, sgd);
       for (int step = 0; step < 2; ++step) {  // after a step as before it
         const auto loss = loss_of(by_arrow ? model->forward(rows()) : net(rows()));
-        const std::string message = message_of([&] { a.backward(loss); });
+        const std::string message = message_of<UsageError>([&] { a.backward(loss); });
         if (!expects_bypass(precision)) {
-          EXPECT_EQ(message, "");
+          EXPECT_EQ(message, "no error");
         } else {
           expect_parts(message, {"GuardedNetImpl", "guards_test.cpp:", "model(inputs)", "model->forward(inputs)"});
         }
@@ -41,7 +45,7 @@ TEST_F(TogetherGuards, ABackwardPassWithoutTheAcceleratorIsFoundByTheNextStep) {
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = a.prepare(net, sgd);
     loss_of(net(rows())).backward();
-    const auto message = message_of([&, &optimizer = optimizer] { optimizer.step(); });
+    const auto message = message_of<UsageError>([&, &optimizer = optimizer] { optimizer.step(); });
     if (world() > 1) expect_parts(message, {"GuardedNetImpl", "model(inputs)"});
     optimizer.zero_grad();
     // Gradients that are dropped do no harm, and those that stay are averaged with those of a prepared pass.
@@ -55,7 +59,7 @@ TEST_F(TogetherGuards, ABackwardPassWithoutTheAcceleratorIsFoundByTheNextStep) {
     const double tolerance = precision == Precision::no ? 1e-5 : 3e-2;
     EXPECT_TRUE(torch::allclose(net->first->weight.grad(), 2 * once, tolerance, tolerance / 100));
     EXPECT_TRUE(same_everywhere(gradients(*net)));
-    EXPECT_EQ(message_of([&, &optimizer = optimizer] { optimizer.step(); }), "");
+    EXPECT_EQ(message_of<UsageError>([&, &optimizer = optimizer] { optimizer.step(); }), "no error");
   }
 }
 
@@ -67,9 +71,9 @@ TEST_F(TogetherGuards, ASecondBackwardPassOfPassesMadeBeforeTheFirstIsAnErrorOnS
     auto [model, optimizer] = a.prepare(net, sgd);
     const auto one = loss_of(model(rows())), two = loss_of(model(rows().cos()));
     a.backward(one);
-    const auto message = message_of([&] { a.backward(two); });
+    const auto message = message_of<UsageError>([&] { a.backward(two); });
     if (world() == 1) {
-      EXPECT_EQ(message, "");
+      EXPECT_EQ(message, "no error");
     } else {
       expect_parts(message, {"Several forward passes", "need one backward pass", "no_sync(model)"});
     }
@@ -87,22 +91,22 @@ TEST_F(TogetherGuards, StepsNeedGradientsThatWereSynchronised) {
       a.backward(loss_of(model(rows())));
     };
     local_pass();
-    const auto message = message_of([&, &optimizer = optimizer] { optimizer.step(); });
+    const auto message = message_of<UsageError>([&, &optimizer = optimizer] { optimizer.step(); });
     if (world() == 1) {
-      EXPECT_EQ(message, "");
+      EXPECT_EQ(message, "no error");
     } else {
       expect_parts(message, {"not averaged over the ranks", "no_sync"});
     }
     optimizer.zero_grad();
     local_pass();
     a.backward(loss_of(model(rows())));
-    EXPECT_EQ(message_of([&, &optimizer = optimizer] { optimizer.step(); }), "");
+    EXPECT_EQ(message_of<UsageError>([&, &optimizer = optimizer] { optimizer.step(); }), "no error");
     optimizer.zero_grad();
     EXPECT_TRUE(same_everywhere(net->parameters()));
     // A pass that reached a part of the parameters was not synchronised either.
     const auto output = model(rows());
     a.backward(loss_of(net->second->weight * output.detach().sum()));
-    const auto partly = message_of([&, &optimizer = optimizer] { optimizer.step(); });
+    const auto partly = message_of<UsageError>([&, &optimizer = optimizer] { optimizer.step(); });
     if (world() > 1) expect_parts(partly, {"first.weight", "find_unused_parameters"});
     // In the scope each rank may step for itself: that is what it says.
     optimizer.zero_grad();
@@ -111,7 +115,7 @@ TEST_F(TogetherGuards, StepsNeedGradientsThatWereSynchronised) {
     auto [local_model, local_optimizer] = a.prepare(alone, own);
     auto scope = a.no_sync(local_model);
     a.backward(loss_of(local_model(rows())));
-    EXPECT_EQ(message_of([&, &local_optimizer = local_optimizer] { local_optimizer.step(); }), "");
+    EXPECT_EQ(message_of<UsageError>([&, &local_optimizer = local_optimizer] { local_optimizer.step(); }), "no error");
   }
 }
 
@@ -129,7 +133,7 @@ TEST_F(TogetherGuards, AnOptimizerThatWasNotPreparedIsFoundInTheMiddleOfAnAccumu
         }
         auto model = a.prepare(net);
         int batches = 0;
-        const auto message = message_of([&] {
+        const auto message = message_of<UsageError>([&] {
           for (; batches < 8; ++batches) {
             auto scope = a.accumulate(model);
             a.backward(loss_of(model(rows())));
@@ -139,7 +143,7 @@ TEST_F(TogetherGuards, AnOptimizerThatWasNotPreparedIsFoundInTheMiddleOfAnAccumu
           }
         });
         if (guarded) {
-          EXPECT_EQ(message, "");
+          EXPECT_EQ(message, "no error");
           EXPECT_TRUE(same_everywhere(net->parameters()));
         } else {
           expect_parts(message, {"GuardedNetImpl", "in the middle of an accumulation", "guards_test.cpp:", "sync_gradients()"});
@@ -205,8 +209,9 @@ TEST_F(TogetherGuards, WeightsTiedByMemoryAreRefusedAndTiedByNameTrainAsOne) {
   Accelerator a(with(Precision::no));
   Tied wrong;
   wrong->head->weight.set_data(wrong->embedding->weight);
-  expect_parts(message_of([&] { a.prepare(wrong); }), {"embedding.weight", "head.weight", "tie_weights(*head"});
-  EXPECT_EQ(message_of([&] { a.prepare_model(wrong, {.evaluation_mode = true}); }), "") << "it is not trained";
+  expect_parts(message_of<UsageError>([&] { a.prepare(wrong); }), {"embedding.weight", "head.weight", "tie_weights(*head"});
+  EXPECT_EQ(message_of<UsageError>([&] { a.prepare_model(wrong, {.evaluation_mode = true}); }), "no error")
+      << "it is not trained";
 
   Tied right;
   accelerate::tie_weights(*right->head, right->head->weight, right->embedding->weight);
@@ -229,7 +234,8 @@ TEST_F(TogetherGuards, WeightsTiedByMemoryAreRefusedAndTiedByNameTrainAsOne) {
     reference.zero_grad();
   }
   EXPECT_TRUE(torch::allclose(right->embedding->weight, once, 1e-5, 1e-6));
-  expect_parts(message_of([&] { accelerate::tie_weights(*right, right->head->weight, once); }), {"TiedImpl", "registered"});
+  expect_parts(message_of<UsageError>([&] { accelerate::tie_weights(*right, right->head->weight, once); }),
+               {"TiedImpl", "registered"});
 }
 
 TEST_F(TogetherGuards, ParametersThatAreUnfrozenOrConvertedAfterPrepareAreSynchronised) {
@@ -278,13 +284,13 @@ TEST_F(TogetherGuards, ParametersThatAreFrozenAfterPrepareAreNotWaitedFor) {
         optimizer.step();
         optimizer.zero_grad();
       };
-      EXPECT_EQ(message_of([&] {
+      EXPECT_EQ(message_of<UsageError>([&] {
                   for (const bool trained : {true, false, true}) {
                     for (auto& parameter : net->first->parameters()) parameter.requires_grad_(trained);
                     for (int i = 0; i < 3; ++i) step();
                   }
                 }),
-                "");
+                "no error");
       EXPECT_TRUE(same_everywhere(net->parameters()));
     }
   }
@@ -317,11 +323,11 @@ TEST_F(TogetherGuards, ParametersThatNobodySynchronisesAreTold) {
     net->second = net->replace_module("second", torch::nn::Linear(8, 1));
     sgd.add_param_group(torch::optim::OptimizerParamGroup(net->second->parameters()));
     std::string message;
-    said_by([&] { message = message_of(step); });
+    said_by([&] { message = message_of<UsageError>(step); });
     if (world() > 1) {
       expect_parts(message, {"got parameters after it was prepared", "second.weight, second.bias"});
     } else {
-      EXPECT_EQ(message, "");
+      EXPECT_EQ(message, "no error");
     }
   }
 }
@@ -363,26 +369,26 @@ TEST_F(TogetherGuards, AnOptimizerThatIsGoneIsToldWhenItIsNeeded) {
     auto gone = optimizer;
     for (const auto& use : std::initializer_list<std::function<void()>>{[&] { gone.step(); }, [&] { gone.zero_grad(); },
                                                                         [&] { gone.state_dict(); }, [&] { gone.parameters(); }})
-      expect_parts(message_of(use), {"destroyed", "std::shared_ptr", "free_memory()"});
+      expect_parts(message_of<UsageError>(use), {"destroyed", "std::shared_ptr", "free_memory()"});
   }
   // Whoever does not need it hears nothing: a second phase has an optimizer and a scheduler of its own.
   torch::optim::SGD second_phase(net->parameters(), 0.1);
   torch::optim::StepLR decay(second_phase, 1);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(message_of<UsageError>([&] {
               auto [next, scheduler] = a.prepare(second_phase, decay);
               a.backward(loss_of(model(rows())));
               a.clip_grad_norm_(net->parameters(), 1.0);
               next.step();
               a.optimizer_step_was_skipped();
             }),
-            "");
-  expect_parts(message_of([&] { a.save_state("nowhere"); }), {"destroyed"});
+            "no error");
+  expect_parts(message_of<accelerate::CheckpointError>([&] { a.save_state("nowhere"); }), {"destroyed"});
   a.free_memory();
   torch::optim::SGD left(net->parameters(), 0.1);
   auto model_again = a.prepare(net);
   auto of_left = a.prepare(left);
   torch::optim::SGD taken(std::move(left));
-  expect_parts(message_of([&] { of_left.step(); }), {"moved", "std::shared_ptr"});
+  expect_parts(message_of<UsageError>([&] { of_left.step(); }), {"moved", "std::shared_ptr"});
   a.free_memory();
   auto shared = a.prepare(net);
   auto kept = [&] {
@@ -390,7 +396,7 @@ TEST_F(TogetherGuards, AnOptimizerThatIsGoneIsToldWhenItIsNeeded) {
     return a.prepare(raw);
   }();
   a.backward(loss_of(shared(rows())));
-  EXPECT_EQ(message_of([&] { kept.step(); }), "");
+  EXPECT_EQ(message_of<UsageError>([&] { kept.step(); }), "no error");
   // Groups that are added later get plain options, and an optimizer may be prepared again.
   torch::optim::AdamW raw(net->first->parameters());
   auto first = a.prepare(raw), again = a.prepare(raw);
@@ -406,7 +412,7 @@ TEST_F(TogetherGuards, InAnAccumulationABypassIsFoundAtTheBatchThatSynchronises)
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = a.prepare(net, sgd);
     int batches = 0;
-    const auto message = message_of([&, &model = model, &optimizer = optimizer] {
+    const auto message = message_of<UsageError>([&, &model = model, &optimizer = optimizer] {
       for (; batches < 4; ++batches) {
         auto scope = a.accumulate(model);
         a.backward(loss_of(model->forward(rows())));
@@ -415,7 +421,7 @@ TEST_F(TogetherGuards, InAnAccumulationABypassIsFoundAtTheBatchThatSynchronises)
       }
     });
     if (!expects_bypass(precision)) {
-      EXPECT_EQ(message, "");
+      EXPECT_EQ(message, "no error");
     } else {
       expect_parts(message, {"GuardedNetImpl", "guards_test.cpp:", "model(inputs)"});
       EXPECT_EQ(batches, world() > 1 ? 1 : 0);
@@ -430,11 +436,11 @@ TEST_F(TogetherGuards, UnderNoSyncTheModelMayBeBypassed) {
       Accelerator a(with(precision));
       GuardedNet net;
       auto model = a.prepare(net);
-      EXPECT_EQ(message_of([&] {
+      EXPECT_EQ(message_of<UsageError>([&] {
                   auto scope = a.no_sync(model);
                   a.backward(loss_of(by_arrow ? model->forward(rows()) : net(rows())));
                 }),
-                "");
+                "no error");
     }
   }
 }
@@ -454,13 +460,13 @@ TEST_F(TogetherGuards, MistakesInCapturedStepsAreFound) {
         optimizer.step();
         optimizer.zero_grad();
       });
-      const auto message = message_of([&] { step(rows()); });
+      const auto message = message_of<UsageError>([&] { step(rows()); });
       if (bypasses && expects_bypass(precision)) {
         expect_parts(message, {"GuardedNetImpl", "model(inputs)"});
       } else if (!bypasses && world() > 1) {
         expect_parts(message, {"not averaged over the ranks", "no_sync"});
       } else {
-        EXPECT_EQ(message, "");
+        EXPECT_EQ(message, "no error");
       }
     }
   }
@@ -479,7 +485,7 @@ TEST_F(TogetherGuards, WeightsOfSeveralModulesTiedByMemoryAreRefusedByTheFirstSt
     torch::optim::AdamW adamw(parameters);
     auto optimizer = a.prepare(adamw);
     a.backward(loss_of(second(first(torch::ones({2, 4})))));
-    const auto message = message_of([&] { optimizer.step(); });
+    const auto message = message_of<UsageError>([&] { optimizer.step(); });
     expect_parts(message, {"weight of ", "lie on the same memory", "tie_weights("});
   }
   // Pieces of one memory that do not overlap are parameters like any others.
@@ -489,12 +495,12 @@ TEST_F(TogetherGuards, WeightsOfSeveralModulesTiedByMemoryAreRefusedByTheFirstSt
   net->weight.set_data(flat.narrow(0, 0, 16).view({4, 4}));
   net->bias.set_data(flat.narrow(0, 16, 4));
   torch::optim::SGD sgd(net->parameters(), 0.1);
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(message_of<UsageError>([&] {
               auto [model, optimizer] = a.prepare(net, sgd);
               a.backward(loss_of(model(torch::ones({2, 4}))));
               optimizer.step();
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, AJoinThatIsLeftWithoutItsEndIsAnErrorOnAllRanks) {
@@ -510,7 +516,7 @@ TEST_F(TogetherGuards, AJoinThatIsLeftWithoutItsEndIsAnErrorOnAllRanks) {
       optimizer.zero_grad();
     }
   };
-  const auto message = message_of([&, &model = model] {
+  const auto message = message_of<accelerate::DistributedError>([&, &model = model] {
     {
       auto scope = a.join_uneven_inputs({}, model);
       steps(4 + 3 * rank());  // neither a prepared loader nor scope.finish()

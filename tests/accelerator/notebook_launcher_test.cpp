@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "support/error_text.h"
 #include "support/together.h"
 
 namespace {
@@ -14,6 +15,8 @@ using accelerate::Accelerator;
 using accelerate::debug_launcher;
 using accelerate::notebook_launcher;
 using accelerate::WorkerError;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 void require(bool condition, const char* what) {
   if (!condition) throw std::runtime_error(what);
@@ -195,12 +198,7 @@ TEST(NotebookLauncher, TheNumberOfProcessesComesFromTheConfiguration) {
   for (const char* text : {"distributed_type: MULTI_CPU\nnum_processes: many\n",
                            "distributed_type: MULTI_CPU\nnum_processes: 0\n", "num_processes: 3\n", "{"}) {
     std::ofstream(file) << text;
-    try {
-      notebook_launcher(three);
-      ADD_FAILURE() << text;
-    } catch (const accelerate::ConfigError& error) {
-      EXPECT_NE(std::string(error.what()).find(file), std::string::npos) << error.what();
-    }
+    expect_parts(message_of<accelerate::ConfigError>([&] { notebook_launcher(three); }), {file});
   }
 }
 

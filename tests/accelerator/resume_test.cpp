@@ -6,12 +6,14 @@
 #include "accelerator/small_run.h"
 #include "checkpoint/value_file.h"
 #include "core/file.h"
+#include "support/error_text.h"
 
 namespace run_safety {
 namespace {
 
 using accelerate::DataLoader;
 using accelerate::DataLoaderOptions;
+using accelerate::testing::message_of;
 
 /// Sample i is i.
 struct Positions {
@@ -78,7 +80,7 @@ TEST_F(TogetherResume, TheMiddleOfAnEpochNeedsADatasetOfTheSameLength) {
   const auto before = ReadingRun(accelerator(), 48, shuffled).read_and_save(2, saved);
   for (const int64_t samples : {47, 72}) {
     ReadingRun other(accelerator(), samples, shuffled);
-    const std::string error = error_of([&] { other.accelerator.load_state(saved); });
+    const std::string error = message_of<CheckpointError>([&] { other.accelerator.load_state(saved); });
     expect_in("accelerate_state.bin does not fit this run", error);
     expect_in("its dataset has " + std::to_string(samples) + " samples, and had 48", error);
     expect_in("in the middle of epoch 0", error);
@@ -125,10 +127,10 @@ TEST_F(TogetherResume, TheMiddleOfAnEpochNeedsTheSameOrderAndBatchSize) {
   const std::string saved = folder / "saved";
   ReadingRun(accelerator(), 48, {.batch_size = 2, .shuffle = true}).read_and_save(2, saved);
   ReadingRun ordered(accelerator(), 48, {.batch_size = 2});
-  std::string error = error_of([&] { ordered.accelerator.load_state(saved); });
+  std::string error = message_of<CheckpointError>([&] { ordered.accelerator.load_state(saved); });
   expect_in("its order is that of accelerate::SequentialSampler, and was that of accelerate::RandomSampler", error);
   ReadingRun wider(accelerator(), 48, {.batch_size = 4, .shuffle = true});
-  error = error_of([&] { wider.accelerator.load_state(saved); });
+  error = message_of<CheckpointError>([&] { wider.accelerator.load_state(saved); });
   expect_in("its batch_size is 4, and was 2", error);
   wider.accelerator.load_state(saved, {.restart_epoch = true});
   EXPECT_EQ(times_seen(wider.read_epoch()), each_once(48));
@@ -230,7 +232,7 @@ TEST_F(TogetherResume, AnOptimizerThatListsItsParametersInAnotherOrderIsRefused)
     return std::vector{net.right->weight, net.right->bias, net.left->weight, net.left->bias};
   });
   const std::string before = swapped.weights();
-  const std::string error = error_of([&] { swapped.accelerator.load_state(saved); });
+  const std::string error = message_of<CheckpointError>([&] { swapped.accelerator.load_state(saved); });
   expect_in("accelerate_state.bin does not fit this run", error);
   // The weight of the left layer is known under its first name.
   expect_in("parameter 0 of optimizer 0 was tied of model 0 when the checkpoint was saved", error);
@@ -239,7 +241,7 @@ TEST_F(TogetherResume, AnOptimizerThatListsItsParametersInAnotherOrderIsRefused)
   TwinRun same(accelerator(), [](Twins& net) {
     return std::vector{net.tied, net.left->bias, net.right->weight, net.right->bias};
   });
-  EXPECT_EQ(error_of([&] { same.accelerator.load_state(saved); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { same.accelerator.load_state(saved); }), "no error");
 }
 
 TEST_F(TogetherResume, AnOptimizerOfOtherParametersIsRefused) {
@@ -248,9 +250,10 @@ TEST_F(TogetherResume, AnOptimizerOfOtherParametersIsRefused) {
   TwinRun(accelerator(), [](Twins& net) { return std::vector{net.left->bias, net.right->weight}; }).accelerator.save_state(saved);
   TwinRun other(accelerator(), [](Twins& net) { return std::vector{net.right->bias, net.right->weight}; });
   expect_in("parameter 0 of optimizer 0 was left.bias of model 0 when the checkpoint was saved, and is right.bias of model 0",
-            error_of([&] { other.accelerator.load_state(saved); }));
+            message_of<CheckpointError>([&] { other.accelerator.load_state(saved); }));
   TwinRun stray(accelerator(), [](Twins& net) { return std::vector{torch::ones({3}).requires_grad_(), net.right->weight}; });
-  expect_in("and is a parameter of no prepared model now", error_of([&] { stray.accelerator.load_state(saved); }));
+  expect_in("and is a parameter of no prepared model now",
+            message_of<CheckpointError>([&] { stray.accelerator.load_state(saved); }));
 }
 
 TEST_F(TogetherResume, ParametersWithoutANameAreSavedAsSuch) {
@@ -261,7 +264,7 @@ TEST_F(TogetherResume, ParametersWithoutANameAreSavedAsSuch) {
   const auto own = accelerate::read_value(accelerate::InputFile(saved + "/accelerate_state.bin"));
   EXPECT_EQ(to_string(own["parameter_names"]), "[[None, '0.right.weight']]");
   TwinRun again(accelerator(), stray);
-  EXPECT_EQ(error_of([&] { again.accelerator.load_state(saved); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { again.accelerator.load_state(saved); }), "no error");
 }
 
 TEST_F(TogetherResume, ModelsThatAHookLoadsUnderNewNamesAreNotCompared) {
@@ -274,7 +277,7 @@ TEST_F(TogetherResume, ModelsThatAHookLoadsUnderNewNamesAreNotCompared) {
   Accelerator own;
   const auto prepared = own.prepare(renamed, adam);
   own.register_load_state_pre_hook([](auto& models, const std::string&) { models.clear(); });
-  EXPECT_EQ(error_of([&] { own.load_state(saved); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { own.load_state(saved); }), "no error");
 }
 
 }  // namespace

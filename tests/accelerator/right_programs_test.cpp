@@ -1,10 +1,13 @@
 // Programs that only look like training which goes wrong: no guard may take them for it. On 1 to 4 processes.
 #include "accelerator/guards.h"
+#include "support/error_text.h"
 
 namespace {
 
 using accelerate::Accelerator;
 using accelerate::Precision;
+using accelerate::UsageError;
+using accelerate::testing::message_of;
 using guards::GuardedNet;
 using guards::TogetherGuards;
 
@@ -62,7 +65,7 @@ TEST_F(TogetherGuards, ProgramsThatAreRightHearNothing) {
         step();
       }
     };
-    EXPECT_EQ(message_of(run), "");
+    EXPECT_EQ(message_of<UsageError>(run), "no error");
   }
 }
 
@@ -72,7 +75,7 @@ TEST_F(TogetherGuards, AModuleAndAPartOfItMayBothBePrepared) {
     GuardedNet net;
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, part, optimizer] = a.prepare(net, net->first, sgd);
-    EXPECT_EQ(message_of([&, &model = model, &part = part, &optimizer = optimizer] {
+    EXPECT_EQ(message_of<UsageError>([&, &model = model, &part = part, &optimizer = optimizer] {
                 for (int step = 0; step < 3; ++step) {
                   a.backward(loss_of(part(rows())));
                   a.backward(loss_of(model(rows())));
@@ -81,7 +84,7 @@ TEST_F(TogetherGuards, AModuleAndAPartOfItMayBothBePrepared) {
                   optimizer.zero_grad();
                 }
               }),
-              "");
+              "no error");
   }
 }
 
@@ -91,22 +94,23 @@ TEST_F(TogetherGuards, ModelsMayTakeTurnsInAnAccumulation) {
     GuardedNet net, other;
     torch::optim::SGD sgd(net->parameters(), 0.1), second(other->parameters(), 0.1);
     auto [model, optimizer, judge, judge_optimizer] = a.prepare(net, sgd, other, second);
-    EXPECT_EQ(message_of([&, &model = model, &optimizer = optimizer, &judge = judge, &judge_optimizer = judge_optimizer] {
-                for (int batch = 0; batch < 12; ++batch) {
-                  auto& now = batch % 2 == 0 ? model : judge;
-                  auto scope = a.accumulate(now);
-                  const auto loss = loss_of(model(rows())) + loss_of(judge(rows()));
-                  a.backward(loss);
-                  if (batch % 2 == 0) {
-                    optimizer.step();
-                    optimizer.zero_grad();
-                  } else {
-                    judge_optimizer.step();
-                    judge_optimizer.zero_grad();
-                  }
-                }
-              }),
-              "");
+    EXPECT_EQ(
+        message_of<UsageError>([&, &model = model, &optimizer = optimizer, &judge = judge, &judge_optimizer = judge_optimizer] {
+          for (int batch = 0; batch < 12; ++batch) {
+            auto& now = batch % 2 == 0 ? model : judge;
+            auto scope = a.accumulate(now);
+            const auto loss = loss_of(model(rows())) + loss_of(judge(rows()));
+            a.backward(loss);
+            if (batch % 2 == 0) {
+              optimizer.step();
+              optimizer.zero_grad();
+            } else {
+              judge_optimizer.step();
+              judge_optimizer.zero_grad();
+            }
+          }
+        }),
+        "no error");
   }
 }
 
@@ -116,7 +120,7 @@ TEST_F(TogetherGuards, AStepMayComeBetweenTwoLossesOfOneForwardPass) {
   GuardedNet net;
   torch::optim::SGD first(net->first->parameters(), 0.1), second(net->second->parameters(), 0.1);
   auto [model, of_first, of_second] = a.prepare(net, first, second);
-  EXPECT_EQ(message_of([&, &model = model, &of_first = of_first, &of_second = of_second] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model, &of_first = of_first, &of_second = of_second] {
               for (int i = 0; i < 3; ++i) {
                 const auto output = model(rows());
                 const auto loss = loss_of(output), penalty = net->second->weight.square().sum();
@@ -128,7 +132,7 @@ TEST_F(TogetherGuards, AStepMayComeBetweenTwoLossesOfOneForwardPass) {
                 of_second.zero_grad();
               }
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, EmbeddingsThatAreRenormalisedByAForwardPassAreNoStep) {
@@ -136,7 +140,7 @@ TEST_F(TogetherGuards, EmbeddingsThatAreRenormalisedByAForwardPassAreNoStep) {
   torch::nn::Embedding table(torch::nn::EmbeddingOptions(8, 4).max_norm(0.1));
   torch::optim::SGD sgd(table->parameters(), 0.1);
   auto [model, optimizer] = a.prepare(table, sgd);
-  EXPECT_EQ(message_of([&, &model = model, &optimizer = optimizer] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model, &optimizer = optimizer] {
               for (int batch = 0; batch < 4; ++batch) {
                 auto scope = a.accumulate(model);
                 a.backward(loss_of(model(torch::arange(4) + batch)));
@@ -144,7 +148,7 @@ TEST_F(TogetherGuards, EmbeddingsThatAreRenormalisedByAForwardPassAreNoStep) {
                 optimizer.zero_grad();
               }
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, WeightsThatAreSwappedForAnEvaluationInAnAccumulationAreNoStep) {
@@ -152,7 +156,7 @@ TEST_F(TogetherGuards, WeightsThatAreSwappedForAnEvaluationInAnAccumulationAreNo
   GuardedNet net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = a.prepare(net, sgd);
-  EXPECT_EQ(message_of([&, &model = model, &optimizer = optimizer] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model, &optimizer = optimizer] {
               for (int batch = 0; batch < 4; ++batch) {
                 auto scope = a.accumulate(model);
                 a.backward(loss_of(model(rows())));
@@ -166,7 +170,7 @@ TEST_F(TogetherGuards, WeightsThatAreSwappedForAnEvaluationInAnAccumulationAreNo
                 }
               }
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, HeadsWithOptimizersOfTheirOwnMayBeSteppedOneAfterTheOther) {
@@ -175,7 +179,7 @@ TEST_F(TogetherGuards, HeadsWithOptimizersOfTheirOwnMayBeSteppedOneAfterTheOther
   GuardedNet net;
   torch::optim::SGD first(net->first->parameters(), 0.1), second(net->second->parameters(), 0.1);
   auto [model, of_first, of_second] = a.prepare(net, first, second);
-  EXPECT_EQ(message_of([&, &model = model, &of_first = of_first, &of_second = of_second] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model, &of_first = of_first, &of_second = of_second] {
               for (int i = 0; i < 3; ++i) {
                 model(rows());
                 a.backward(net->first->weight.square().sum());
@@ -186,7 +190,7 @@ TEST_F(TogetherGuards, HeadsWithOptimizersOfTheirOwnMayBeSteppedOneAfterTheOther
                 of_second.zero_grad();
               }
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, PartsOfAModelMayBeCalledInsideOfAutocast) {
@@ -195,7 +199,7 @@ TEST_F(TogetherGuards, PartsOfAModelMayBeCalledInsideOfAutocast) {
   GuardedNet net;
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = a.prepare(net, sgd);
-  EXPECT_EQ(message_of([&, &model = model, &optimizer = optimizer] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model, &optimizer = optimizer] {
               for (int i = 0; i < 3; ++i) {
                 torch::Tensor part;
                 {
@@ -208,7 +212,7 @@ TEST_F(TogetherGuards, PartsOfAModelMayBeCalledInsideOfAutocast) {
                 optimizer.zero_grad();
               }
             }),
-            "");
+            "no error");
 }
 
 TEST_F(TogetherGuards, AStepInsideOfNoSyncWithGradientsThatWereSynchronisedIsNotTold) {
@@ -248,7 +252,7 @@ TEST_F(TogetherGuards, DebugModeTrainsOnAfterUnevenInputs) {
       optimizer.zero_grad();
     }
   };
-  EXPECT_EQ(message_of([&, &model = model] {
+  EXPECT_EQ(message_of<UsageError>([&, &model = model] {
               {
                 auto scope = a.join_uneven_inputs({}, model);
                 steps(7 + 3 * rank());
@@ -256,7 +260,7 @@ TEST_F(TogetherGuards, DebugModeTrainsOnAfterUnevenInputs) {
               }
               steps(25);
             }),
-            "");
+            "no error");
   EXPECT_TRUE(same_everywhere(net->parameters()));
 }
 

@@ -1,7 +1,10 @@
 // Checkpoints that cannot be written, or are not whole when they are read: what is told, and that nothing else is touched.
 #include "accelerator/small_run.h"
+#include "support/error_text.h"
 
 namespace run_safety {
+using accelerate::testing::message_of;
+
 namespace {
 
 class TogetherRunSafety : public Together {
@@ -55,7 +58,7 @@ TEST_F(TogetherRunSafety, ADamagedFileOfTheNewestIsNamedAndTheOneBeforeIsTaken) 
         expect_in("load_state skips " + last.string() + ": ", said);
         expect_in(name, said);
       }
-      const std::string error = error_of([&] { run.accelerator.load_state(last); });
+      const std::string error = message_of<CheckpointError>([&] { run.accelerator.load_state(last); });
       expect_in("load_state: rank 0: " + last.string() + " cannot be used: ", error);
       expect_in(name, error);
       once([&] { replace_content(last / name, whole); });
@@ -73,8 +76,8 @@ TEST_F(TogetherRunSafety, AManifestOfANewerFormatIsSaidToBeOne) {
     std::string text = content_of(saved / "accelerate_manifest.json");
     replace_content(saved / "accelerate_manifest.json", text.replace(text.find("\"format\": 1"), 11, "\"format\": 2"));
   });
-  expect_in("a newer version may have written it", error_of([&] { run.accelerator.load_state(); }));
-  expect_in("a newer version may have written it", error_of([&] { run.accelerator.load_state(saved); }));
+  expect_in("a newer version may have written it", message_of<CheckpointError>([&] { run.accelerator.load_state(); }));
+  expect_in("a newer version may have written it", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
 }
 
 TEST_F(TogetherRunSafety, AFolderWithoutAManifestIsTakenWhenAllOfItCanBeRead) {
@@ -111,7 +114,7 @@ TEST_F(TogetherRunSafety, AFullDiskIsNamedByAllAndLeavesTheRunAndOlderCheckpoint
   for (const bool async : {false, true}) {
     run.step();
     const std::string before = run.everything();
-    const std::string error = error_of([&] {
+    const std::string error = message_of<CheckpointError>([&] {
       run.accelerator.save_state({.async = async});
       EXPECT_TRUE(async);
       run.accelerator.end_training();
@@ -146,11 +149,11 @@ TEST_F(TogetherRunSafety, AFullDiskLeavesTheOldWeightsWhereModelsAreSaved) {
   auto prepared = accelerator().prepare_model(large);
   once([&] { accelerate::save_weights({{"w", torch::ones({2})}}, model); });
   expect_in("save_model: rank 0: Cannot write " + model + "/model.safetensors: No space left on device",
-            error_of([&] { accelerator().save_model(prepared, model); }));
+            message_of<CheckpointError>([&] { accelerator().save_model(prepared, model); }));
   once([&] {
     const auto state = accelerate::state_dict(*large);
     expect_in("Cannot write " + (folder / "disk/file.pth").string() + ": No space left on device",
-              error_of([&] { accelerate::save_file(state, folder / "disk/file.pth"); }));
+              message_of<CheckpointError>([&] { accelerate::save_file(state, folder / "disk/file.pth"); }));
     EXPECT_EQ(names_in(model), std::vector<std::string>{"model.safetensors"});
   });
   EXPECT_EQ(accelerate::load_weights(model).at("w").numel(), 2);
@@ -168,7 +171,7 @@ TEST_F(TogetherRunSafety, ADiskThatIsReadOnlyIsNamedAndItsCheckpointsCanBeLoaded
   once([&] { disk->close(); });
   run.step();
   for (const bool async : {false, true}) {
-    expect_in("Read-only file system", error_of([&] { run.accelerator.save_state({.async = async}); }));
+    expect_in("Read-only file system", message_of<CheckpointError>([&] { run.accelerator.save_state({.async = async}); }));
   }
   EXPECT_EQ(run.counter.count, 1);
   EXPECT_EQ(newest(run).first, "checkpoint_0");
@@ -194,10 +197,10 @@ TEST_F(TogetherRunSafety, LinksSlashesSpacesAndLettersLeadToTheFolder) {
                                   (folder / "two  words \xe6\x97\xa5").string(), std::string("~/home"), relative.string(),
                                   (folder / std::string(240, 'n')).string(), (folder / "link/../other/far").string()}) {
     run.step();
-    EXPECT_EQ(error_of([&] { run.accelerator.save_state(name); }), "no error") << name;
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(name); }), "no error") << name;
     const int64_t count = run.counter.count;
     run.counter.count = -1;
-    EXPECT_EQ(error_of([&] { run.accelerator.load_state(name); }), "no error") << name;
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(name); }), "no error") << name;
     EXPECT_EQ(run.counter.count, count) << name;
   }
   ::setenv("HOME", home.c_str(), 1);
@@ -216,14 +219,16 @@ TEST_F(TogetherRunSafety, PlacesThatCannotHoldACheckpointAreRefusedOnAllProcesse
     replace_content(folder / "file", "mine");
     fs::create_symlink(folder / "nowhere", folder / "dangling");
   });
-  const auto told = [&](const fs::path& place) { return error_of([&] { run.accelerator.save_state(place); }); };
+  const auto told = [&](const fs::path& place) {
+    return message_of<CheckpointError>([&] { run.accelerator.save_state(place); });
+  };
   expect_in("Cannot write the folder " + (folder / "file").string() + ": a file has that name.", told(folder / "file"));
   expect_in("Not a directory", told(folder / "file/below"));
   expect_in("is a symbolic link to " + (folder / "nowhere").string() + ", which is not there", told(folder / "dangling"));
   expect_in("File name too long", told(folder / std::string(300, 'n')));
   expect_in("it is the current one", told("."));
-  expect_in("No such file or directory", error_of([&] { run.accelerator.load_state(folder / "absent"); }));
-  expect_in("it is no folder", error_of([&] { run.accelerator.load_state(folder / "file"); }));
+  expect_in("No such file or directory", message_of<CheckpointError>([&] { run.accelerator.load_state(folder / "absent"); }));
+  expect_in("it is no folder", message_of<CheckpointError>([&] { run.accelerator.load_state(folder / "file"); }));
   EXPECT_EQ(content_of(folder / "file"), "mine");
   once([&] { EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"dangling", "file"})); });
 }
@@ -241,7 +246,7 @@ TEST_F(TogetherRunSafety, CheckpointsMayLieOnAnotherDiskThanTheirProject) {
   for (const std::string project : {"mounted", "linked"}) {
     SmallRun run(folder / project);
     run.step();
-    EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "no error") << project;
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(); }), "no error") << project;
     EXPECT_EQ(newest(run).first, "checkpoint_0") << project;
     once([] {});
     auto names = names_in(folder / project / "checkpoints");
@@ -261,7 +266,7 @@ TEST_F(TogetherRunSafety, AFolderThatIsRemovedUnderASaveIsSaidToBe) {
     if (rank() == 0) fs::remove_all(aside);
   });
   expect_in("Cannot write " + (folder / "project/unfinished_checkpoints/checkpoint_0").string(),
-            error_of([&] { run.accelerator.save_state(); }));
+            message_of<CheckpointError>([&] { run.accelerator.save_state(); }));
   hook.remove();
   EXPECT_EQ(fs::path(run.accelerator.save_state()).filename(), "checkpoint_0");
 }
@@ -289,10 +294,10 @@ TEST_F(TogetherRunSafety, WhatOneProcessThrowsInASaveIsToldToAllAndTheNextSaveWo
     if (last) throw std::runtime_error("the hook is off");
   });
   for (const bool async : {false, true})
-    EXPECT_EQ(error_of([&] { run.accelerator.save_state({.async = async}); }), who + "the hook is off");
+    EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state({.async = async}); }), who + "the hook is off");
   hook.remove();
   run.counter.fails_to_save = true;
-  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "save_state: rank 0: the counter is stuck");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(); }), "save_state: rank 0: the counter is stuck");
   once([] {});
   EXPECT_EQ(names_in(folder / "checkpoints"), std::vector<std::string>());
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"accelerate_checkpoints.lock", "checkpoints"}));
@@ -312,7 +317,7 @@ TEST_F(TogetherRunSafety, ALoadThatFailsAnywhereChangesNothing) {
   for (int i = 0; i < 3; ++i) run.step();
   const std::string before = run.everything();
   const auto expect_failure = [&](const std::string& part) {
-    expect_in(part, error_of([&] { run.accelerator.load_state(saved); }));
+    expect_in(part, message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
     EXPECT_EQ(run.everything(), before) << part;
   };
   run.counter.refuses = rank() == world() - 1;
@@ -340,7 +345,7 @@ TEST_F(TogetherRunSafety, ARunWithMoreOrOtherPartsThanTheSavedOneIsToldSoAndNotC
   const auto expect_failure = [&](SmallRun& run, const std::string& part) {
     run.step();
     const std::string before = run.everything();
-    expect_in(part, error_of([&] { run.accelerator.load_state(saved); }));
+    expect_in(part, message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
     EXPECT_EQ(run.everything(), before) << part;
   };
   {
@@ -377,7 +382,7 @@ TEST_F(TogetherRunSafety, AStateThatDoesNotFitIsToldWithItsFileAndChangesNothing
                                     {"random_states_0.pkl", "optimizer.bin"}}) {
     const std::string kept = content_of(saved / name), wrong = content_of(saved / other);
     once([&, file = saved / name] { replace_content(file, wrong); });
-    const std::string error = error_of([&] { run.accelerator.load_state(saved); });
+    const std::string error = message_of<CheckpointError>([&] { run.accelerator.load_state(saved); });
     expect_in("load_state: rank 0: ", error);
     expect_in((saved / name).string(), error);
     EXPECT_EQ(run.everything(), before) << name;
@@ -401,12 +406,14 @@ TEST_F(TogetherRunSafety, AFifoInTheFolderIsToldAndNotWaitedFor) {
       fs::rename(file, kept);
       ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
     });
-    expect_in(file.string() + " is a FIFO, not a regular file.", error_of([&] { run.accelerator.load_state(saved); }));
+    expect_in(file.string() + " is a FIFO, not a regular file.",
+              message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
     EXPECT_EQ(run.everything(), before) << name;
     once([&] { fs::rename(kept, file); });
   }
   once([&] { ASSERT_EQ(::mkfifo((saved / "accelerate_manifest.json").c_str(), 0600), 0); });
-  expect_in("accelerate_manifest.json is a FIFO, not a regular file.", error_of([&] { run.accelerator.load_state(saved); }));
+  expect_in("accelerate_manifest.json is a FIFO, not a regular file.",
+            message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
 }
 
 TEST_F(TogetherRunSafety, AProcessThatTheSavedRunDidNotHaveCountsItsAccumulationLikeTheOthers) {
@@ -495,13 +502,14 @@ TEST_F(TogetherRunSafety, WhatGoesWrongBehindTheRunIsThrownOnceByTheNextCallOnAl
   });
   for (const bool by_load : {false, true}) {
     run.accelerator.save_state({.async = true});
-    const auto error = error_of([&] { by_load ? void(run.accelerator.load_state()) : void(run.accelerator.save_state()); });
+    const auto error =
+        message_of<CheckpointError>([&] { by_load ? void(run.accelerator.load_state()) : void(run.accelerator.save_state()); });
     expect_in("save_state: rank 0: ", error);
     expect_in("sparse", error);
   }
   hook.remove();
-  EXPECT_EQ(error_of([&] { run.accelerator.end_training(); }), "no error");
-  EXPECT_EQ(error_of([&] { run.accelerator.save_state(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.end_training(); }), "no error");
+  EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.save_state(); }), "no error");
 }
 
 }  // namespace

@@ -75,17 +75,6 @@ struct SmallRun {
   Counter counter;
 };
 
-inline std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return std::string("another error: ") + error.what();
-  }
-  return "no error";
-}
-
 inline void expect_in(const std::string& part, const std::string& text) {
   EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }

@@ -2,11 +2,14 @@
 #include <torch/torch.h>
 
 #include "big_model/towers.h"
+#include "support/error_text.h"
 #include "support/together.h"
 
 namespace {
 
 using accelerate::DeviceMap;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 using towers::Saved;
 using towers::Tower;
 
@@ -63,13 +66,9 @@ TEST_F(TogetherCudaBigModel, TheCpuOffersItsWeightsToTheGpu) {
 
 TEST_F(TogetherCudaBigModel, AGpuThatIsTooSmallForALayerIsAnError) {
   const Saved saved;
-  try {
-    accelerate::cpu_offload(saved.tower, {.main_device = torch::kCUDA, .offload_budget = 1000});
-    ADD_FAILURE();
-  } catch (const accelerate::UsageError& error) {
-    for (const char* word : {"cuda:0", "1000 bytes", "offload_budget"})
-      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
+  expect_parts(message_of<accelerate::UsageError>(
+                   [&] { accelerate::cpu_offload(saved.tower, {.main_device = torch::kCUDA, .offload_budget = 1000}); }),
+               {"cuda:0", "1000 bytes", "offload_budget"});
   for (const auto& parameter : saved.tower->parameters()) EXPECT_TRUE(parameter.is_cpu());
 }
 

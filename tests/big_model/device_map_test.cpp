@@ -10,12 +10,14 @@
 
 #include "big_model/available_memory.h"
 #include "big_model/described_model.h"
+#include "support/error_text.h"
 
 namespace device_map_claims {
 namespace {
 
 using accelerate::DeviceMap;
 using accelerate::UsageError;
+using accelerate::testing::message_of;
 namespace nn = torch::nn;
 
 struct SmallBlockImpl : nn::Module {
@@ -32,12 +34,7 @@ TORCH_MODULE(SmallBlock);
 nn::Sequential small_tower() { return nn::Sequential(SmallBlock(), SmallBlock(), SmallBlock()); }
 
 std::string refusal_of(const nn::Module& model, const DeviceMap& map) {
-  try {
-    accelerate::check_device_map(model, map);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of<UsageError>([&] { accelerate::check_device_map(model, map); });
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -5,9 +5,11 @@
 #include <torch/torch.h>
 
 #include "big_model/towers.h"
+#include "support/error_text.h"
 
 using accelerate::offload_budget_of;
 using accelerate::OffloadNeeds;
+using accelerate::testing::message_of;
 
 namespace {
 
@@ -23,12 +25,7 @@ TEST(OffloadBudget, TheCpuTakesWhatTheLargestLayerNeeds) {
 }
 
 std::string budget_refusal(const OffloadNeeds& needs) {
-  try {
-    offload_budget_of(needs);
-  } catch (const accelerate::UsageError& error) {
-    return error.what();
-  }
-  return "no error";
+  return message_of<accelerate::UsageError>([&] { offload_budget_of(needs); });
 }
 
 TEST(OffloadBudget, AnAcceleratorThatIsTooSmallIsAnErrorThatSaysHowMuchIsNeeded) {

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "support/error_text.h"
+
 namespace place_claims {
 namespace {
 
@@ -15,15 +17,7 @@ using accelerate::DeviceMapChoice;
 using accelerate::MaxMemory;
 using accelerate::Place;
 using accelerate::UsageError;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using accelerate::testing::message_of;
 
 TEST(Place, IsMadeOfDevicesIndicesAndTexts) {
   EXPECT_EQ(Place(0), Place("0"));
@@ -52,10 +46,10 @@ TEST(Place, IsOrderedAsMemoryIsFilled) {
 
 TEST(Place, WhatIsNoPlaceIsNamed) {
   for (const char* text : {"gpu", "", "cuda:x", "Disk", "1.5"}) {
-    EXPECT_NE(message_of([&] { Place place(text); }).find("'" + std::string(text) + "'"), std::string::npos) << text;
+    EXPECT_NE(message_of<UsageError>([&] { Place place(text); }).find("'" + std::string(text) + "'"), std::string::npos) << text;
   }
-  EXPECT_NE(message_of([] { Place place(-1); }).find("-1"), std::string::npos);
-  EXPECT_NE(message_of([] { Place place(1000); }).find("1000"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([] { Place place(-1); }).find("-1"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([] { Place place(1000); }).find("1000"), std::string::npos);
   EXPECT_THROW(Place::disk().device(), UsageError);
 }
 
@@ -79,7 +73,7 @@ TEST(DeviceMap, KeepsItsOrderAndComparesWithoutIt) {
   EXPECT_EQ(names, "b=disk a=cpu c=cpu ");
   EXPECT_EQ(map, (DeviceMap{{"a", "cpu"}, {"b", "disk"}, {"c", "cpu"}}));
   EXPECT_FALSE(map == (DeviceMap{{"a", "cpu"}, {"b", "disk"}, {"c", 0}}));
-  EXPECT_NE(message_of([&] { map.at("d"); }).find("'d'"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { map.at("d"); }).find("'d'"), std::string::npos);
 }
 
 TEST(DeviceMapChoice, IsARuleAPlaceOrAMap) {
@@ -93,7 +87,7 @@ TEST(DeviceMapChoice, IsARuleAPlaceOrAMap) {
   const DeviceMapChoice given = {{"a", 0}, {"b", "disk"}};
   EXPECT_EQ(*given.map(), (DeviceMap{{"a", 0}, {"b", "disk"}}));
   EXPECT_FALSE(DeviceMapChoice().has_value());
-  EXPECT_NE(message_of([] { DeviceMapChoice choice("automatic"); }).find("'automatic'"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([] { DeviceMapChoice choice("automatic"); }).find("'automatic'"), std::string::npos);
 }
 
 TEST(MaxMemory, IsPutIntoFillingOrder) {
@@ -101,7 +95,7 @@ TEST(MaxMemory, IsPutIntoFillingOrder) {
   std::string text;
   for (const auto& [place, limit] : memory) text += to_string(place) + "=" + to_string(limit) + " ";
   EXPECT_EQ(text, "0=5 2=2048 cpu=1000 disk=9 ");
-  EXPECT_NE(message_of([] { accelerate::get_max_memory({{"meta", 1}}); }).find("meta"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([] { accelerate::get_max_memory({{"meta", 1}}); }).find("meta"), std::string::npos);
 }
 
 TEST(MaxMemory, OfThisMachineHasTheHost) {

@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "support/error_text.h"
 #include "support/paths.h"
 #include "support/together.h"
 
@@ -12,19 +13,12 @@ using accelerate::CheckpointError;
 using accelerate::load_file;
 using accelerate::save_file;
 using accelerate::TensorDict;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 std::string bytes_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const CheckpointError& error) {
-    return error.what();
-  }
-  return "no CheckpointError";
 }
 
 std::filesystem::path golden_file(const std::string& name) {
@@ -68,7 +62,7 @@ TEST(SafetensorsFile, DamagedFilesAreRefusedByName) {
     const auto name = entry.path().filename().string();
     if (!name.starts_with("damaged_") || entry.path().extension() != ".safetensors") continue;
     ++seen;
-    EXPECT_NE(message_of([&] { load_file(entry.path()); }).find(name), std::string::npos) << name;
+    EXPECT_NE(message_of<CheckpointError>([&] { load_file(entry.path()); }).find(name), std::string::npos) << name;
   }
   EXPECT_EQ(seen, 10u);
 }
@@ -79,7 +73,9 @@ TEST(SafetensorsFile, AFileCutAnywhereIsRefused) {
   const auto whole = bytes_of(folder / "whole.safetensors");
   for (size_t length = 0; length < whole.size(); ++length) {
     std::ofstream(folder / "cut.safetensors", std::ios::binary) << whole.substr(0, length);
-    EXPECT_NE(message_of([&] { load_file(folder / "cut.safetensors"); }).find("cut.safetensors"), std::string::npos) << length;
+    EXPECT_NE(message_of<CheckpointError>([&] { load_file(folder / "cut.safetensors"); }).find("cut.safetensors"),
+              std::string::npos)
+        << length;
   }
 }
 
@@ -90,7 +86,7 @@ TEST(SafetensorsFile, ABadHeaderIsRefusedWithTheTensorsName) {
     const uint64_t size = json.size();
     std::memcpy(bytes.data(), &size, 8);
     std::ofstream(folder / "bad.safetensors", std::ios::binary) << bytes << json << std::string(data, 'x');
-    return message_of([&] { load_file(folder / "bad.safetensors"); });
+    return message_of<CheckpointError>([&] { load_file(folder / "bad.safetensors"); });
   };
   const auto entry = [](const std::string& name, const std::string& shape, const std::string& offsets,
                         const std::string& dtype = "F32") {
@@ -121,19 +117,21 @@ TEST(SafetensorsFile, AFileThatCannotBeWrittenLeavesTheOldOneAndNothingElse) {
   save_file({{"w", torch::zeros({2})}}, folder / "kept.safetensors");
   EXPECT_THROW(save_file({{"w", torch::eye(2).to_sparse()}}, folder / "kept.safetensors"), CheckpointError);
   EXPECT_EQ(load_file(folder / "kept.safetensors").at("w").sum().item<double>(), 0);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(message_of<CheckpointError>([&] {
               save_file({{"\xff", torch::zeros({2})}}, folder / "kept.safetensors");
             }).find("UTF-8"),
             std::string::npos);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(message_of<CheckpointError>([&] {
               save_file({{"w", torch::zeros({2})}}, folder / "absent/x.safetensors");
             }).find("absent/x.safetensors"),
             std::string::npos);
-  EXPECT_NE(message_of([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"), std::string::npos);
-  std::filesystem::create_directory(folder / "folder.safetensors");
-  EXPECT_NE(message_of([&] { load_file(folder / "folder.safetensors"); }).find("is a folder, not a regular file"),
+  EXPECT_NE(message_of<CheckpointError>([&] { load_file(folder / "nowhere.safetensors"); }).find("nowhere.safetensors"),
             std::string::npos);
+  std::filesystem::create_directory(folder / "folder.safetensors");
+  EXPECT_NE(
+      message_of<CheckpointError>([&] { load_file(folder / "folder.safetensors"); }).find("is a folder, not a regular file"),
+      std::string::npos);
   EXPECT_THROW(save_file({}, folder / "weights.txt"), accelerate::UsageError);
 }
 
@@ -141,12 +139,13 @@ TEST(SafetensorsFile, AFifoIsRefusedAndHostileNamesAreEscaped) {
   TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "model.safetensors").c_str(), 0600), 0);
   const std::string told = (folder / "model.safetensors").string() + " is a FIFO, not a regular file.";
-  EXPECT_EQ(message_of([&] { load_file(folder / "model.safetensors"); }), told);
-  EXPECT_EQ(message_of([&] { accelerate::load_weights(folder.path()); }), told);
+  EXPECT_EQ(message_of<CheckpointError>([&] { load_file(folder / "model.safetensors"); }), told);
+  EXPECT_EQ(message_of<CheckpointError>([&] { accelerate::load_weights(folder.path()); }), told);
   // What is told of the names in a file is one line, and nothing that a terminal obeys.
   save_file({{"\x1b]0;owned\a\nforged\u202e", torch::zeros({2})}}, folder / "hostile.safetensors");
   torch::nn::Linear net(2, 3);
-  const std::string misfit = message_of([&] { accelerate::load_state_dict(*net, load_file(folder / "hostile.safetensors")); });
+  const std::string misfit =
+      message_of<CheckpointError>([&] { accelerate::load_state_dict(*net, load_file(folder / "hostile.safetensors")); });
   EXPECT_NE(misfit.find("unexpected: \\x1b]0;owned\\x07\\nforged\\u202e"), std::string::npos) << misfit;
 }
 
@@ -162,11 +161,11 @@ TEST(ModuleState, WhatDoesNotFitIsListedAndNothingIsChanged) {
   torch::nn::Linear net(2, 3);
   const auto before = net->weight.detach().clone();
   const TensorDict state = {{"weight", torch::zeros({3, 2})}, {"stray", torch::zeros({1})}};
-  const auto text = message_of([&] { accelerate::load_state_dict(*net, state); });
+  const auto text = message_of<CheckpointError>([&] { accelerate::load_state_dict(*net, state); });
   EXPECT_NE(text.find("missing: bias"), std::string::npos) << text;
   EXPECT_NE(text.find("unexpected: stray"), std::string::npos) << text;
   EXPECT_TRUE(torch::equal(net->weight, before));
-  const auto shapes = message_of([&] {
+  const auto shapes = message_of<CheckpointError>([&] {
     accelerate::load_state_dict(*net, {{"weight", torch::zeros({9, 9})}}, {.strict = false});
   });
   EXPECT_NE(shapes.find("weight (float32[9, 9] given, float32[3, 2] in the module)"), std::string::npos) << shapes;
@@ -219,12 +218,10 @@ TEST(Renamed, NamesBeginOtherwiseAndKeepTheirOrder) {
 
 TEST(Renamed, TwoTensorsOfOneNameAreRefused) {
   const TensorDict old = {{"a.w", torch::zeros({1})}, {"b.w", torch::zeros({1})}};
-  try {
-    accelerate::renamed(old, {{"a.", ""}, {"b.", ""}});
-    ADD_FAILURE() << "they were joined";
-  } catch (const accelerate::UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("a.w and b.w would both be called w"), std::string::npos) << error.what();
-  }
+  expect_parts(message_of<accelerate::UsageError>([&] {
+                 accelerate::renamed(old, {{"a.", ""}, {"b.", ""}});
+               }),
+               {"a.w and b.w would both be called w"});
 }
 
 TEST(SavedWeights, AreCutAtANumberOfBytesAndReadAsOne) {

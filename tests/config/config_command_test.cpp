@@ -3,8 +3,8 @@
 #include <fstream>
 
 #include "config/config_file.h"
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -22,7 +22,7 @@ class ConfigCommand : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  Folder home_;
+  TemporaryFolder home_;
 };
 
 TEST_F(ConfigCommand, DefaultWritesWhatPythonWritesOnAMachineWithoutGpus) {

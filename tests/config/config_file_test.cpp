@@ -9,8 +9,8 @@
 #include <accelerate/core/error.h>
 #include "config/config_file.h"
 #include "config/yaml_scalar.h"
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -22,7 +22,7 @@ std::string stored_in(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-size_t files_in(const Folder& folder) {
+size_t files_in(const TemporaryFolder& folder) {
   return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder.name()), {}));
 }
 
@@ -218,7 +218,7 @@ TEST(ConfigFile, WhatIsWrongIsRefusedInOneLineThatNamesFileAndLineAndNothingIsWr
   EXPECT_GE(cases.size(), 50u);
   for (const BadConfig& bad : cases) {
     SCOPED_TRACE(bad.text.substr(0, 200));
-    Folder folder;
+    TemporaryFolder folder;
     const std::string path = folder / bad.name;
     std::ofstream(path, std::ios::binary) << bad.text;
     const auto result = run_program({ACCELERATE_CLI, "config", "update", "--config_file", path});
@@ -235,7 +235,7 @@ TEST(ConfigFile, WhatIsWrongIsRefusedInOneLineThatNamesFileAndLineAndNothingIsWr
 }
 
 TEST(ConfigFile, WhatIsNoFileIsRefusedByName) {
-  Folder folder;
+  TemporaryFolder folder;
   std::filesystem::create_directory(folder / "folder");
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   for (const char* name : {"missing.yaml", "folder", "pipe", "missing/c.yaml"}) {
@@ -250,7 +250,7 @@ TEST(ConfigFile, WhatIsNoFileIsRefusedByName) {
 }
 
 TEST(ConfigFile, IsWrittenWithItsFoldersAndKeepsItsPermissions) {
-  Folder folder;
+  TemporaryFolder folder;
   const auto path = folder / "a" / "b" / "c.yaml";
   write_config_text("one\n", path);
   EXPECT_EQ(stored_in(path), "one\n");
@@ -263,7 +263,7 @@ TEST(ConfigFile, IsWrittenWithItsFoldersAndKeepsItsPermissions) {
 }
 
 TEST(ConfigFile, ALinkStaysALink) {
-  Folder folder;
+  TemporaryFolder folder;
   std::filesystem::create_directory(folder / "real");
   std::filesystem::create_symlink("real/c.yaml", folder / "link.yaml");
   write_config_text("one\n", folder / "link.yaml");  // it leads to nothing as yet
@@ -275,7 +275,7 @@ TEST(ConfigFile, ALinkStaysALink) {
 }
 
 TEST(ConfigFile, WithoutRoomTheOldFileStays) {
-  Folder folder;
+  TemporaryFolder folder;
   const std::string path = folder / "c.yaml", old = "distributed_type: MULTI_CPU\nnum_processes: 2\n";
   std::ofstream(path) << old;
   // A limit on the size of files is the disk that is full; the signal that comes with it is ignored.

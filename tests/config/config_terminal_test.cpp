@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "config/config_file.h"
-#include "launch/folder.h"
 #include "support/on_terminal.h"
+#include "support/temporary_folder.h"
 #include "support/terminal.h"
 
 namespace accelerate::testing {
@@ -40,7 +40,7 @@ class WizardOnTerminal {
   bool wrote_something() const { return !std::filesystem::is_empty(std::filesystem::path(file()).parent_path()); }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_;
   OnTerminal program_;
   size_t before_ = 0;
 };
@@ -145,7 +145,7 @@ TEST(ConfigOnTerminal, ColoursAreShownUnlessTheyAreUnwanted) {
 }
 
 TEST(ConfigOnTerminal, TerminalsThatCannotMoveTheirCursorGetNumberedQuestions) {
-  Folder folder;
+  TemporaryFolder folder;
   OnTerminal program({"sh", "-c", "TERM=dumb exec " ACCELERATE_CLI " config --config_file " + (folder / "c.yaml").string()});
   program.wait_for("Enter a number [0]");
   EXPECT_EQ(program.screen().find('\x1b'), std::string::npos);

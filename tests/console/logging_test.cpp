@@ -10,12 +10,16 @@
 
 #include <accelerate/core/error.h>
 
+#include "support/error_text.h"
+
 namespace {
 
 using accelerate::get_logger;
 using accelerate::Logger;
 using accelerate::LogLevel;
 using accelerate::LogOptions;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 accelerate::Environment log_table(std::map<std::string, std::string> variables) {
   return [variables = std::move(variables)](const std::string& name) -> std::optional<std::string> {
@@ -88,13 +92,10 @@ TEST(Logging, TheLevelComesFromTheArgumentThenTheEnvironmentThenIsInfo) {
 
 TEST(Logging, ABadLevelInTheEnvironmentIsAnErrorThatNamesVariableAndChoices) {
   for (const std::string value : {"loud", "", "10", "info "}) {
-    try {
-      get_logger("x", {}, log_table({{"ACCELERATE_LOG_LEVEL", value}}));
-      FAIL() << value;
-    } catch (const accelerate::ConfigError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "ACCELERATE_LOG_LEVEL is \"" + value + "\"; set it to debug, info, warning, error or critical, or unset it");
-    }
+    EXPECT_EQ(message_of<accelerate::ConfigError>([&] {
+                get_logger("x", {}, log_table({{"ACCELERATE_LOG_LEVEL", value}}));
+              }),
+              "ACCELERATE_LOG_LEVEL is \"" + value + "\"; set it to debug, info, warning, error or critical, or unset it");
   }
 }
 
@@ -137,12 +138,8 @@ TEST(Logging, InOrderWaitsAlsoWhereNothingIsShown) {
 
 TEST(Logging, InOrderWithoutAGroupIsAUsageErrorThatNamesTheRemedy) {
   const Logger logger = get_logger("x", {}, rank_table(1, 2));
-  try {
-    logger.info({.in_order = true}, "text");
-    FAIL();
-  } catch (const accelerate::UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("use accelerator.get_logger(\"x\")"), std::string::npos) << error.what();
-  }
+  expect_parts(message_of<accelerate::UsageError>([&] { logger.info({.in_order = true}, "text"); }),
+               {"use accelerator.get_logger(\"x\")"});
   const Logger alone = get_logger("x", {}, log_table({}));
   EXPECT_EQ(standard_error_of([&] { alone.info({.in_order = true}, "text"); }), "INFO:x:[RANK 0] text\n");
 }

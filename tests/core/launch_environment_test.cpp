@@ -4,10 +4,13 @@
 
 #include <map>
 
+#include "support/error_text.h"
+
 namespace {
 
 using accelerate::ConfigError;
 using accelerate::LaunchEnvironment;
+using accelerate::testing::message_of;
 
 LaunchEnvironment read(std::map<std::string, std::string> table) {
   return accelerate::read_launch_environment([table = std::move(table)](const std::string& name) -> std::optional<std::string> {
@@ -17,12 +20,7 @@ LaunchEnvironment read(std::map<std::string, std::string> table) {
 }
 
 std::string told(std::map<std::string, std::string> table) {
-  try {
-    read(std::move(table));
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
+  return message_of<ConfigError>([&] { read(std::move(table)); });
 }
 
 TEST(LaunchEnvironment, NothingSetIsASingleProcess) {

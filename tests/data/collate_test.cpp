@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/error_text.h"
+
 namespace {
 
 using accelerate::default_collate;
+using accelerate::testing::message_of;
 
 struct CollatedWord {
   at::Tensor letters;
@@ -35,15 +38,6 @@ struct RaggedWords {
   size_t size() const { return 20; }
   std::pair<at::Tensor, at::Tensor> get(size_t i) const { return {torch::zeros({2}), torch::zeros({i == 17 ? 5 : 3})}; }
 };
-
-std::string collate_error(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const accelerate::UsageError& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 
@@ -89,20 +83,20 @@ TEST(Collate, StructsTuplesMapsAndListsKeepTheirShape) {
 }
 
 TEST(Collate, WhatDoesNotFitTogetherIsAnErrorThatNamesIt) {
-  const auto ragged = collate_error([] {
+  const auto ragged = message_of<accelerate::UsageError>([] {
     default_collate(std::vector{torch::zeros({3}), torch::zeros({3}), torch::zeros({4})});
   });
   EXPECT_NE(ragged.find("[3]"), std::string::npos) << ragged;
   EXPECT_NE(ragged.find("[4]"), std::string::npos) << ragged;
-  EXPECT_NE(collate_error([] {
+  EXPECT_NE(message_of<accelerate::UsageError>([] {
               default_collate(std::vector<std::vector<int>>{{1}, {1, 2}});
             }).find("1 and 2 elements"),
             std::string::npos);
-  EXPECT_NE(collate_error([] {
+  EXPECT_NE(message_of<accelerate::UsageError>([] {
               default_collate(std::vector<std::map<int, int>>{{{1, 1}}, {{2, 1}}});
             }).find("keys"),
             std::string::npos);
-  EXPECT_NE(collate_error([] {
+  EXPECT_NE(message_of<accelerate::UsageError>([] {
               default_collate(std::vector<std::vector<at::Tensor>>{{torch::ones({})}, {torch::ones({}), torch::ones({})}});
             }).find("[tt]"),
             std::string::npos);
@@ -110,7 +104,8 @@ TEST(Collate, WhatDoesNotFitTogetherIsAnErrorThatNamesIt) {
 
 template <class T>
 void expect_no_batch_of_nothing() {
-  EXPECT_NE(collate_error([] { default_collate(std::vector<T>()); }).find("no samples"), std::string::npos) << typeid(T).name();
+  EXPECT_NE(message_of<accelerate::UsageError>([] { default_collate(std::vector<T>()); }).find("no samples"), std::string::npos)
+      << typeid(T).name();
 }
 
 TEST(Collate, OfNoSamplesThereIsNoBatch) {
@@ -123,7 +118,7 @@ TEST(Collate, OfNoSamplesThereIsNoBatch) {
 }
 
 TEST(Collate, ALoaderNamesTheSamplesThatDoNotFitTogether) {
-  const auto error = collate_error([] {
+  const auto error = message_of<accelerate::UsageError>([] {
     for (auto& batch : accelerate::DataLoader(RaggedWords{}, {.batch_size = 5})) static_cast<void>(batch);
   });
   EXPECT_NE(error.find("sample 15 and sample 17"), std::string::npos) << error;

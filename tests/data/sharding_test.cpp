@@ -10,6 +10,7 @@
 #include "data/collect.h"
 #include "data/random_cases.h"
 #include "data/reference_sharding.h"
+#include "support/error_text.h"
 
 namespace {
 
@@ -20,6 +21,8 @@ using accelerate::IterableDatasetShard;
 using accelerate::IterableShardOptions;
 using accelerate::SkipBatchSampler;
 using accelerate::UsageError;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 using collected::GivenBatches;
 using collected::pass_of;
 using ShardBatches = std::vector<Indices>;
@@ -131,11 +134,9 @@ TEST(BatchSamplerShard, WhatCannotBeSharedIsRefused) {
   EXPECT_THROW(BatchSamplerShard(batches_in_order(9, 4), {.num_processes = 3, .split_batches = true}), UsageError);
   const auto ragged = std::make_shared<GivenBatches>(ShardBatches{{0}});
   EXPECT_THROW(BatchSamplerShard(ragged, {.num_processes = 2, .split_batches = true}), UsageError);
-  try {
-    BatchSamplerShard(batches_in_order(9, 4), {.num_processes = 3, .split_batches = true});
-  } catch (const UsageError& error) {
-    EXPECT_NE(std::string(error.what()).find("3 processes, and the batch size is 4"), std::string::npos) << error.what();
-  }
+  expect_parts(
+      message_of<UsageError>([&] { BatchSamplerShard(batches_in_order(9, 4), {.num_processes = 3, .split_batches = true}); }),
+      {"3 processes, and the batch size is 4"});
 }
 
 TEST(SkipBatchSampler, LeavesOutTheFirstAndHidesTheBatchSize) {

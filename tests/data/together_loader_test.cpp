@@ -8,6 +8,7 @@
 #include <set>
 
 #include "data/collect.h"
+#include "support/error_text.h"
 #include "support/together.h"
 
 namespace {
@@ -17,6 +18,8 @@ using accelerate::DataLoader;
 using accelerate::DataLoaderConfiguration;
 using accelerate::LoaderPreparation;
 using accelerate::UsageError;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 using collected::batches_of;
 using collected::numbers_of;
 using collected::NumberStream;
@@ -136,13 +139,10 @@ TEST_F(TogetherLoader, DispatchedBatchesKeepTheirType) {
 
 TEST_F(TogetherLoader, AFailureOfTheReaderReachesEveryProcess) {
   const auto loader = prepare_data_loader(DataLoader(NumberStream{.breaks_at = 9}, {.batch_size = 1}), preparation());
-  std::string text;
-  try {
+  const auto read_all = [&] {
     for (auto& batch : loader) static_cast<void>(batch);
-  } catch (const accelerate::Error& error) {
-    text = error.what();
-  }
-  EXPECT_NE(text.find("the file ends here"), std::string::npos) << text;
+  };
+  expect_parts(message_of<accelerate::Error>(read_all), {"the file ends here"});
   state().wait_for_everyone();
 }
 

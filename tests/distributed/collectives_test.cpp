@@ -2,6 +2,7 @@
 
 #include <deque>
 
+#include "support/error_text.h"
 #include "support/together.h"
 
 namespace {
@@ -12,6 +13,7 @@ using accelerate::Reduction;
 using accelerate::StateDict;
 using accelerate::UsageError;
 using accelerate::Value;
+using accelerate::testing::message_of;
 
 struct Sentence {
   torch::Tensor tokens, length;
@@ -272,38 +274,40 @@ TEST_F(TogetherCollectives, EnumerationsPathsAndDequesAreObjects) {
 }
 
 TEST_F(TogetherCollectives, MisuseIsToldByNameBeforeAnythingTravels) {
-  const auto message = [](auto call) -> std::string {
-    try {
-      call();
-    } catch (const UsageError& error) {
-      return error.what();
-    }
-    return "nothing was thrown";
-  };
   if (world() > 1) {
-    EXPECT_NE(message([&] { accelerator().gather(Value("text")); }).find("gather takes dense tensors and was given text 'text'"),
+    EXPECT_NE(message_of<UsageError>([&] {
+                accelerator().gather(Value("text"));
+              }).find("gather takes dense tensors and was given text 'text'"),
               std::string::npos);
-    EXPECT_NE(message([&] { accelerator().gather(torch::Tensor()); }).find("undefined"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().gather(torch::empty({2}, torch::kMeta)); }).find("meta"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().gather(torch::eye(2).to_sparse()); }).find("sparse"), std::string::npos);
-    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kInt), Reduction::mean); }).find("int32"),
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().gather(torch::Tensor()); }).find("undefined"), std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().gather(torch::empty({2}, torch::kMeta)); }).find("meta"),
               std::string::npos);
-    EXPECT_NE(message([&] { accelerator().reduce(torch::ones({2}, torch::kComplexFloat), Reduction::max); }).find("complex64"),
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().gather(torch::eye(2).to_sparse()); }).find("sparse"), std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().reduce(torch::ones({2}, torch::kInt), Reduction::mean); }).find("int32"),
               std::string::npos);
-    EXPECT_NE(message([&] {
+    EXPECT_NE(message_of<UsageError>([&] {
+                accelerator().reduce(torch::ones({2}, torch::kComplexFloat), Reduction::max);
+              }).find("complex64"),
+              std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] {
                 accelerator().reduce(torch::ones({2}).to(torch::kFloat8_e5m2));
               }).find("float8_e5m2 tensors, which the backend gloo cannot add"),
               std::string::npos);
-    EXPECT_NE(message([&] { accelerator().gather_object(Value("ab")); }).find("list"), std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().gather_object(Value("ab")); }).find("list"), std::string::npos);
     const std::map<std::string, std::vector<int>> uneven = {{"a", {1, 2}}, {"b", {1}}};
-    EXPECT_NE(message([&] { accelerator().split_between_processes(uneven); }).find("same length"), std::string::npos);
-    EXPECT_NE(
-        message([&] { accelerator().split_between_processes(std::vector<int>{}, {.apply_padding = true}); }).find("last element"),
-        std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] { accelerator().split_between_processes(uneven); }).find("same length"),
+              std::string::npos);
+    EXPECT_NE(message_of<UsageError>([&] {
+                accelerator().split_between_processes(std::vector<int>{}, {.apply_padding = true});
+              }).find("last element"),
+              std::string::npos);
   }
-  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), world()); }).find("from_process=" + std::to_string(world())),
+  EXPECT_NE(message_of<UsageError>([&] {
+              accelerator().broadcast(torch::ones({1}), world());
+            }).find("from_process=" + std::to_string(world())),
             std::string::npos);
-  EXPECT_NE(message([&] { accelerator().broadcast(torch::ones({1}), -1); }).find("from_process=-1"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { accelerator().broadcast(torch::ones({1}), -1); }).find("from_process=-1"),
+            std::string::npos);
   // The group is as good as before.
   accelerator().wait_for_everyone();
   EXPECT_EQ(accelerator().reduce(torch::ones({1})).item<int>(), world());

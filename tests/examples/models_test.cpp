@@ -10,12 +10,14 @@
 #include "examples/models/generation.h"
 #include "examples/models/layers.h"
 #include "examples/models/loading.h"
+#include "support/error_text.h"
 #include "support/paths.h"
 #include "support/together.h"
 
 namespace {
 
 using accelerate::TensorDict;
+using accelerate::testing::message_of;
 using models::KeyValueCache;
 
 const std::vector<std::string> kCausalFolders = {"gpt2", "llama", "llama3", "mixtral"};
@@ -28,17 +30,6 @@ TensorDict model_expectation(const std::string& name) {
 
 bool nearly(const at::Tensor& a, const at::Tensor& b, double allowed = 1e-4) {
   return a.sizes() == b.sizes() && (a - b).abs().max().item<double>() <= allowed;
-}
-
-/// The text of the accelerate::Error of type E that a call throws; "no error" without one.
-template <class E>
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 /// A copy of a golden model whose weights or config a test changes.
@@ -189,7 +180,7 @@ TEST(KeyValueCache, AnotherBatchIsRefused) {
   KeyValueCache cache;
   const auto two = torch::ones({2, 1, 1, 1}), three = torch::ones({3, 1, 1, 1});
   cache.append(0, two, two);
-  EXPECT_NE(complaint<accelerate::UsageError>([&] { cache.append(0, three, three); }).find("a batch of 3"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::UsageError>([&] { cache.append(0, three, three); }).find("a batch of 3"), std::string::npos);
 }
 
 TEST(Generation, ASeedGivesTheSameTextAndAnotherSeedAnother) {
@@ -264,7 +255,7 @@ TEST(Generation, WhatCannotBeMeantIsRefused) {
   const auto model = models::load_causal_lm(model_folder("gpt2"));
   const auto ids = torch::tensor({{1, 2, 3}});
   const auto refusal = [&](const at::Tensor& given, const models::GenerationOptions& options) {
-    return complaint<accelerate::UsageError>([&] { models::generate(*model, given, options); });
+    return message_of<accelerate::UsageError>([&] { models::generate(*model, given, options); });
   };
   const auto expect_says = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -361,7 +352,7 @@ TEST(LoadingModels, WeightsThatDoNotFitAreNamed) {
   const auto refusal = [](const std::function<TensorDict(const TensorDict&)>& change) {
     ChangedModel model("llama");
     model.change_weights(change);
-    return complaint<accelerate::CheckpointError>([&] { models::load_causal_lm(model.path()); });
+    return message_of<accelerate::CheckpointError>([&] { models::load_causal_lm(model.path()); });
   };
   const auto missing = refusal([](const TensorDict& weights) {
     TensorDict fewer;
@@ -389,7 +380,7 @@ TEST(ModelConfig, WhatIsWrongIsNamedWithFileAndKey) {
   const auto refusal = [](const std::string& key, const nlohmann::json& value) {
     ChangedModel model("mixtral");
     model.set_config(key, value);
-    return complaint<accelerate::ConfigError>([&] { models::load_causal_lm(model.path()); });
+    return message_of<accelerate::ConfigError>([&] { models::load_causal_lm(model.path()); });
   };
   const auto expect_says = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -404,17 +395,18 @@ TEST(ModelConfig, WhatIsWrongIsNamedWithFileAndKey) {
   expect_says(refusal("num_experts_per_tok", 9), "9 of 4 experts");
   expect_says(refusal("rope_parameters", {{"rope_type", "yarn"}}), "'yarn'");
   expect_says(refusal("dtype", "int8"), "'int8'");
-  expect_says(complaint<accelerate::ConfigError>([] { models::read_config("/no/such/folder"); }), "cannot be opened");
+  expect_says(message_of<accelerate::ConfigError>([] { models::read_config("/no/such/folder"); }), "cannot be opened");
   TemporaryFolder folder;
   std::ofstream(folder / "config.json") << "{ \"vocab_size\": ";
-  expect_says(complaint<accelerate::ConfigError>([&] { models::read_config(folder.path().string()); }), "not JSON");
+  expect_says(message_of<accelerate::ConfigError>([&] { models::read_config(folder.path().string()); }), "not JSON");
   EXPECT_NE(refusal("hidden_act", "quick_gelu").find("'quick_gelu'"), std::string::npos);
 }
 
 TEST(ModelConfig, AnEncoderIsNoCausalModelNorTheOtherWayRound) {
-  EXPECT_NE(complaint<accelerate::UsageError>([] { models::load_causal_lm(model_folder("bert")); }).find("'bert'"),
+  EXPECT_NE(message_of<accelerate::UsageError>([] { models::load_causal_lm(model_folder("bert")); }).find("'bert'"),
             std::string::npos);
-  EXPECT_NE(complaint<accelerate::UsageError>([] { models::load_bert(model_folder("gpt2")); }).find("'gpt2'"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::UsageError>([] { models::load_bert(model_folder("gpt2")); }).find("'gpt2'"),
+            std::string::npos);
 }
 
 }  // namespace

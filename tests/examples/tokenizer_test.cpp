@@ -5,10 +5,13 @@
 
 #include "examples/models/tokenizer.h"
 #include "examples/models/utf8.h"
+#include "support/error_text.h"
 #include "support/paths.h"
 #include "support/together.h"
 
 namespace {
+
+using accelerate::testing::message_of;
 
 using models::SplitPattern;
 using models::Tokenizer;
@@ -22,15 +25,6 @@ Tokenizer tokenizer_of(const json& content) {
   TemporaryFolder folder;
   std::ofstream(folder / "tokenizer.json") << content;
   return Tokenizer((folder / "tokenizer.json").string());
-}
-
-std::string tokenizer_complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const accelerate::Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::vector<std::string> pieces(const std::string& pattern, const std::string& text) {
@@ -65,13 +59,13 @@ TEST(SplitPattern, ItGoesBackIntoRepetitionsAndGroups) {
 TEST(SplitPattern, WhatIsNotUnderstoodIsNamedWithItsPlace) {
   for (const char* pattern : {"a.b", "^a", "a$", "(a", "a)", "[a", "a++", "a{", "a{3,2}", "(?<n>a)", "(?:a)+", "\\w", "\\p{Lu}",
                               "*", "[z-a]", "[[a]]", "a\\", "\\d"}) {
-    const auto text = tokenizer_complaint([&] { SplitPattern{pattern}; });
+    const auto text = message_of<accelerate::Error>([&] { SplitPattern{pattern}; });
     EXPECT_NE(text.find(std::string("The pattern ") + pattern + " has at character"), std::string::npos)
         << pattern << ": " << text;
   }
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += '(';
-  EXPECT_NE(tokenizer_complaint([&] { SplitPattern{deep}; }).find("50 deep"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::Error>([&] { SplitPattern{deep}; }).find("50 deep"), std::string::npos);
 }
 
 TEST(Tokenizer, ALongTextWithoutASpaceAndOneOfSpacesAloneAreEncoded) {
@@ -92,7 +86,7 @@ TEST(Tokenizer, MergesOfOlderFilesAreTextsWithASpace) {
   for (auto& merge : file["model"]["merges"]) merge = merge[0].get<std::string>() + " " + merge[1].get<std::string>();
   EXPECT_EQ(tokenizer_of(file).encode(text), wanted);
   file["model"]["merges"][0] = "together";
-  EXPECT_NE(tokenizer_complaint([&] { tokenizer_of(file); }).find("'together'"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::Error>([&] { tokenizer_of(file); }).find("'together'"), std::string::npos);
 }
 
 TEST(Tokenizer, TokensBehindATextAreAddedToo) {
@@ -108,7 +102,7 @@ TEST(Tokenizer, FilesOfOtherKindsAreRefusedByName) {
   const auto refusal = [](const std::function<void(json&)>& change) {
     json file = tokenizer_file("llama3");
     change(file);
-    return tokenizer_complaint([&] { tokenizer_of(file); });
+    return message_of<accelerate::Error>([&] { tokenizer_of(file); });
   };
   const auto expect_says = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
@@ -130,16 +124,16 @@ TEST(Tokenizer, FilesOfOtherKindsAreRefusedByName) {
   expect_says(refusal([](json& file) { file["added_tokens"][0]["single_word"] = true; }), "single word");
   expect_says(refusal([](json& file) { file.erase("model"); }), "is not a tokenizer");
   expect_says(refusal([](json& file) { file = json::array(); }), "is not a tokenizer");
-  expect_says(tokenizer_complaint([] { Tokenizer("/no/such/tokenizer.json"); }), "cannot be opened");
+  expect_says(message_of<accelerate::Error>([] { Tokenizer("/no/such/tokenizer.json"); }), "cannot be opened");
 }
 
 TEST(Tokenizer, BytesThatAreNoTextAndIdsThatAreNoTokensAreRefused) {
   const Tokenizer tokenizer = tokenizer_of(tokenizer_file("gpt2"));
   for (const std::string text : {"ab\xff", "ab\xc3", "ab\xed\xa0\x80", "ab\xf4\x90\x80\x80", "ab\xc0\x80"}) {
-    EXPECT_NE(tokenizer_complaint([&] { tokenizer.encode(text); }).find("at byte 2"), std::string::npos);
+    EXPECT_NE(message_of<accelerate::Error>([&] { tokenizer.encode(text); }).find("at byte 2"), std::string::npos);
   }
-  EXPECT_NE(tokenizer_complaint([&] { tokenizer.decode({1, 320}); }).find("the id 320"), std::string::npos);
-  EXPECT_NE(tokenizer_complaint([&] { tokenizer.decode({-1}); }).find("the id -1"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::Error>([&] { tokenizer.decode({1, 320}); }).find("the id 320"), std::string::npos);
+  EXPECT_NE(message_of<accelerate::Error>([&] { tokenizer.decode({-1}); }).find("the id -1"), std::string::npos);
 }
 
 }  // namespace

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -63,7 +63,7 @@ TEST(InspectCommand, OfAFolderItTellsEachFileAndTheTotal) {
 }
 
 TEST(InspectCommand, FilesOfOurOwnAreNamedInAFolder) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string weights = file_bytes(golden_path("state_adamw/model.safetensors"));
   const std::string state = file_bytes(golden_path("state_adamw/scheduler.bin"));
   std::ofstream(folder / "accelerate_gradients_0.safetensors") << weights;
@@ -96,7 +96,7 @@ TEST(InspectCommand, WhatIsDamagedIsToldAndIsAFailure) {
 }
 
 TEST(InspectCommand, NamesFromAFileCannotMoveTheCursor) {
-  Folder folder;
+  TemporaryFolder folder;
   const std::string header = R"({"\u001b[2Jevil\r":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
   const uint64_t size = header.size();
   std::ofstream(folder / "x.safetensors", std::ios::binary)
@@ -107,7 +107,7 @@ TEST(InspectCommand, NamesFromAFileCannotMoveTheCursor) {
 }
 
 TEST(InspectCommand, ASmallFileThatClaimsATerabyteTakesNoMemory) {
-  Folder folder;
+  TemporaryFolder folder;
   const auto claim = [&](const std::string& name, const std::string& bytes) {
     std::ofstream(folder / name, std::ios::binary) << bytes << std::string(1000, 'x');
     const auto result = files_command({"inspect", folder / name});
@@ -126,7 +126,7 @@ TEST(InspectCommand, ASmallFileThatClaimsATerabyteTakesNoMemory) {
 }
 
 TEST(MergeWeightsCommand, ShardsBecomeTheFileThatPythonWritesWhole) {
-  Folder folder;
+  TemporaryFolder folder;
   const auto result = files_command({"merge-weights", golden_path("model_sharded"), folder / "out"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_EQ(file_bytes(folder / "out/model.safetensors"), file_bytes(golden_path("model_whole/model.safetensors")));
@@ -136,7 +136,7 @@ TEST(MergeWeightsCommand, ShardsBecomeTheFileThatPythonWritesWhole) {
 }
 
 TEST(MergeWeightsCommand, TiedWeightsAreStoredOnce) {
-  Folder folder;
+  TemporaryFolder folder;
   const auto safe = files_command({"merge-weights", golden_path("model_tied_bin"), folder / "safe"});
   EXPECT_EQ(safe.exit_code, 0) << safe.errors;
   EXPECT_TRUE(mentions(safe.output, "left out: head.weight")) << safe.output;
@@ -151,7 +151,7 @@ TEST(MergeWeightsCommand, TiedWeightsAreStoredOnce) {
 // golden/checkpoints/distributed: torch.distributed.checkpoint.save of {"model": ...} by two processes of torch 2.13.0, sharded
 // over rows and columns, and what merge_fsdp_weights of accelerate 1.15.0 made of it.
 TEST(MergeWeightsCommand, ADistributedCheckpointBecomesTheFileThatPythonMakesOfIt) {
-  Folder folder;
+  TemporaryFolder folder;
   const auto result = files_command({"merge-weights", golden_path("distributed/model"), folder / "out"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
   EXPECT_EQ(file_bytes(folder / "out/model.safetensors"), file_bytes(golden_path("distributed/merged.safetensors")));
@@ -165,7 +165,7 @@ TEST(MergeWeightsCommand, ADistributedCheckpointBecomesTheFileThatPythonMakesOfI
 }
 
 TEST(MergeWeightsCommand, WhatIsMissingOrWrongLeavesNothingBehind) {
-  Folder folder;
+  TemporaryFolder folder;
   std::filesystem::copy(golden_path("model_sharded"), folder / "cut");
   std::filesystem::remove(folder / "cut/model-00003-of-00004.safetensors");
   const auto missing = files_command({"merge-weights", folder / "cut", folder / "out", "--remove_checkpoint_dir"});
@@ -180,7 +180,7 @@ TEST(MergeWeightsCommand, WhatIsMissingOrWrongLeavesNothingBehind) {
 }
 
 TEST(MergeWeightsCommand, TheFolderIsRemovedOnlyWhenAskedAndNotWithTheResult) {
-  Folder folder;
+  TemporaryFolder folder;
   std::filesystem::copy(golden_path("model_sharded"), folder / "shards");
   EXPECT_EQ(files_command({"merge-weights", folder / "shards", folder / "shards", "--remove_checkpoint_dir"}).exit_code, 2);
   EXPECT_TRUE(std::filesystem::exists(folder / "shards"));
@@ -190,7 +190,7 @@ TEST(MergeWeightsCommand, TheFolderIsRemovedOnlyWhenAskedAndNotWithTheResult) {
 }
 
 TEST(MergeWeightsCommand, WhatWasMergedIsNotRemovedWhateverItsPath) {
-  Folder folder;
+  TemporaryFolder folder;
   const std::filesystem::path root = folder.name();
   std::filesystem::copy(golden_path("model_sharded"), folder / "shards");
   std::filesystem::create_directory(folder / "shards/inner");

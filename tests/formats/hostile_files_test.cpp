@@ -14,8 +14,8 @@
 #include "core/utf8.h"
 #include "formats/torch_file.h"
 #include "formats/zip_writer.h"
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -110,7 +110,7 @@ std::string tied_torch_file() {
 }
 
 /// Folders, each with weights under the name that commands look for; hostile in one way each.
-std::vector<std::string> make_hostile_folders(const Folder& folder) {
+std::vector<std::string> make_hostile_folders(const TemporaryFolder& folder) {
   const std::string index = "model.safetensors.index.json", single = "model.safetensors", torch = "pytorch_model.bin";
   const auto index_of = [](const std::string& tensor, const HostileJson& shard) {
     return HostileJson{{"metadata", HostileJson::object()}, {"weight_map", {{tensor, shard}}}}.dump();
@@ -157,7 +157,7 @@ std::vector<std::string> make_hostile_folders(const Folder& folder) {
 }
 
 TEST(HostileFiles, NothingOfThemReachesTheTerminal) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const auto& hostile : make_hostile_folders(folder)) {
     for (const auto& file : fs::directory_iterator(hostile)) {
       harmless_run({"inspect", file.path()});
@@ -176,7 +176,7 @@ TEST(HostileFiles, NothingOfThemReachesTheTerminal) {
 }
 
 TEST(HostileFiles, WhatTheyHoldIsShownEscapedOnOneLineAndWholeInJson) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string file = folder / "model.safetensors";
   write_bytes(file, safetensors_bytes({{kHostile, entry()}, {"__metadata__", {{kHostile, kHostile}}}}, 1));
   const auto table = harmless_run({"inspect", file});
@@ -197,7 +197,7 @@ TEST(HostileFiles, WhatTheyHoldIsShownEscapedOnOneLineAndWholeInJson) {
 }
 
 TEST(HostileFiles, NamesOfFilesAndFoldersAreEscapedAsWell) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string hostile = folder / (kHostile + "\xff\x9b");
   write_bytes(fs::path(hostile) / ("\xfe" + kHostile + ".safetensors"), safetensors_bytes({{"w", entry()}}, 1));
   write_bytes(fs::path(hostile) / "model.safetensors", safetensors_bytes({{"w", entry()}}, 1));
@@ -232,7 +232,7 @@ TEST(HostileFiles, NamesOfFilesAndFoldersAreEscapedAsWell) {
 }
 
 TEST(HostileFiles, KeysAndValuesOfAConfigurationAreEscaped) {
-  const Folder folder;
+  const TemporaryFolder folder;
   // As YAML and JSON may spell it; no file with the bytes themselves is read.
   const std::string in_json = HostileJson(kHostile).dump(-1, ' ', true), pair = "\\udb40\\udc41";
   std::string spelled = in_json;  // YAML has no surrogates
@@ -319,7 +319,7 @@ class OddFiles : public ::testing::TestWithParam<std::string> {
     EXPECT_NE((result.errors + result.output).find(expected), std::string::npos) << result.errors << result.output;
   }
 
-  const Folder folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_P(OddFiles, AreRefusedByEveryCommandThatReadsFiles) {

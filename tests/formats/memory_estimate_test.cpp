@@ -8,8 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/hub_cache.h"
-#include "launch/folder.h"
+#include "support/error_text.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -61,15 +62,6 @@ ProgramResult estimate_command(std::vector<std::string> arguments, const std::st
 
 bool text_has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-std::string refusal_text(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(GoldenFiles, TablesOfEstimates) {
   std::ifstream file(std::string(ACCELERATE_TEST_GOLDEN) + "/estimate_memory.json");
   const auto data = nlohmann::json::parse(file);
@@ -82,7 +74,7 @@ TEST(GoldenFiles, TablesOfEstimates) {
 }
 
 TEST(MemoryEstimate, CountsFloatsAsFloat32AndTheOthersAsTheyAre) {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);
   const WeightSizes sizes = read_weight_sizes(folder.name());
   EXPECT_EQ(sizes.tensors, 8u);
@@ -92,7 +84,7 @@ TEST(MemoryEstimate, CountsFloatsAsFloat32AndTheOthersAsTheyAre) {
 }
 
 TEST(MemoryEstimate, AFileAnIndexAndAConfigurationBesideThemSayTheSame) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const fs::path path = folder.name();
   const std::vector<PlannedTensor> first(kPlannedModel.begin(), kPlannedModel.begin() + 3),
       second(kPlannedModel.begin() + 3, kPlannedModel.end());
@@ -110,9 +102,9 @@ TEST(MemoryEstimate, AFileAnIndexAndAConfigurationBesideThemSayTheSame) {
 }
 
 TEST(MemoryEstimate, AConfigurationWithoutWeightsSaysWhatIsMissing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(fs::path(folder.name()) / "config.json") << "{}";
-  const std::string text = refusal_text([&] { read_weight_sizes(fs::path(folder.name()) / "config.json"); });
+  const std::string text = message_of<Error>([&] { read_weight_sizes(fs::path(folder.name()) / "config.json"); });
   EXPECT_TRUE(text_has(text, "config.json")) << text;
   EXPECT_TRUE(text_has(text, "model.safetensors")) << text;
 }
@@ -124,7 +116,7 @@ TEST(MemoryEstimate, ATiedWeightOfATorchFileCountsOnce) {
 }
 
 TEST(EstimateCommand, PrintsTheTableOfTheDtypesThatWereAskedFor) {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);
   const auto all = estimate_command({folder.name()});
   EXPECT_EQ(all.exit_code, 0) << all.errors;
@@ -158,7 +150,7 @@ TEST(EstimateCommand, ShortNamesOfDtypesAreUnderstood) {
 }
 
 TEST(EstimateCommand, JsonHasBytes) {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);
   const auto result = estimate_command({folder.name(), "--json", "--dtypes", "float16", "int4"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
@@ -183,7 +175,7 @@ TEST(EstimateCommand, WrongArgumentsAreNamed) {
 }
 
 TEST(EstimateCommand, ADownloadedModelIsFoundByItsName) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const fs::path model = fs::path(folder.name()) / "models--some--model";
   write_planned(model / "snapshots" / "abc123" / "model.safetensors", kPlannedModel);
   fs::create_directories(model / "refs");
@@ -202,14 +194,14 @@ TEST(HubCache, LiesWhereHuggingfaceHubPutsIt) {
 }
 
 TEST(HubCache, ANameCannotLeadElsewhere) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto environment = hub_variables({{"HF_HUB_CACHE", folder.name()}});
   for (const char* name : {"../up", "a/../b", "a/b/c", "/abs/olute", "", "a b", "~", "a/"}) {
-    EXPECT_TRUE(text_has(refusal_text([&] { find_model(name, environment); }), "no name of a model")) << name;
+    EXPECT_TRUE(text_has(message_of<Error>([&] { find_model(name, environment); }), "no name of a model")) << name;
   }
   fs::create_directories(fs::path(folder.name()) / "models--a--b" / "refs");
   std::ofstream(fs::path(folder.name()) / "models--a--b" / "refs" / "main") << "../../../elsewhere";
-  EXPECT_TRUE(text_has(refusal_text([&] { find_model("a/b", environment); }), "hf download a/b"));
+  EXPECT_TRUE(text_has(message_of<Error>([&] { find_model("a/b", environment); }), "hf download a/b"));
 }
 
 }  // namespace

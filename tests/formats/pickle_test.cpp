@@ -3,6 +3,7 @@
 
 #include "formats/pickle_reader.h"
 #include "formats/pickle_writer.h"
+#include "support/error_text.h"
 
 namespace {
 
@@ -10,17 +11,15 @@ using accelerate::CheckpointError;
 using accelerate::PickleKind;
 using accelerate::PickleTree;
 using accelerate::read_pickle;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 PickleTree unpickle(const std::string& bytes) { return read_pickle(bytes, "some.bin"); }
 
 std::string pickle_error(const std::string& bytes) {
-  try {
-    unpickle(bytes);
-  } catch (const CheckpointError& error) {
-    EXPECT_NE(std::string(error.what()).find("some.bin"), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
+  const auto text = message_of<CheckpointError>([&] { unpickle(bytes); });
+  if (text != "no error") expect_parts(text, {"some.bin"});
+  return text;
 }
 
 /// A text of protocol 2.

@@ -6,6 +6,7 @@
 #include "formats/torch_file.h"
 #include "formats/weight_index.h"
 #include "formats/weight_shards.h"
+#include "support/error_text.h"
 
 namespace {
 
@@ -13,6 +14,8 @@ using accelerate::CheckpointError;
 using accelerate::MemorySink;
 using accelerate::MemorySource;
 using accelerate::UsageError;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 TEST(ShardSize, NumbersWithUnitsAreRead) {
   EXPECT_EQ(accelerate::parse_shard_size("5GB"), 5'000'000'000u);
@@ -57,13 +60,9 @@ TEST(Shards, NamesAreKnownAgain) {
 }
 
 std::string index_error(const std::string& text) {
-  try {
-    accelerate::read_weight_index(MemorySource(text, "some.index.json"));
-  } catch (const CheckpointError& error) {
-    EXPECT_NE(std::string(error.what()).find("some.index.json"), std::string::npos);
-    return error.what();
-  }
-  return "no error";
+  const auto error = message_of<CheckpointError>([&] { accelerate::read_weight_index(MemorySource(text, "some.index.json")); });
+  if (error != "no error") expect_parts(error, {"some.index.json"});
+  return error;
 }
 
 TEST(WeightIndex, WhatIsNoIndexIsRefused) {
@@ -161,13 +160,9 @@ std::string torch_file_with(const accelerate::PickleTensor& tensor, uint64_t sto
 std::string torch_error(const accelerate::PickleTensor& tensor, uint64_t storage_bytes) {
   const std::string bytes = torch_file_with(tensor, storage_bytes);
   const MemorySource source(bytes, "some.pt");
-  try {
-    accelerate::TorchFile file(source);
-  } catch (const CheckpointError& error) {
-    EXPECT_NE(std::string(error.what()).find("some.pt"), std::string::npos);
-    return error.what();
-  }
-  return "no error";
+  const auto error = message_of<CheckpointError>([&] { accelerate::TorchFile file(source); });
+  if (error != "no error") expect_parts(error, {"some.pt"});
+  return error;
 }
 
 TEST(TorchFile, TensorsOutsideTheirStoragesAreRefused) {

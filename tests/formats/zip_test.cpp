@@ -7,6 +7,7 @@
 #include "formats/zip_layout.h"
 #include "formats/zip_reader.h"
 #include "formats/zip_writer.h"
+#include "support/error_text.h"
 
 namespace {
 
@@ -15,6 +16,8 @@ using accelerate::MemorySink;
 using accelerate::MemorySource;
 using accelerate::ZipReader;
 using accelerate::ZipWriter;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
 
 uint32_t slow_crc(std::string_view bytes) {
   uint32_t state = 0xFFFFFFFF;
@@ -44,14 +47,12 @@ std::string small_archive() {
 
 std::string zip_error(const std::string& bytes) {
   const MemorySource source(bytes, "archive.zip");
-  try {
+  const auto error = message_of<CheckpointError>([&] {
     const ZipReader reader(source);
     for (const auto& entry : reader.entries()) reader.verify(entry);
-  } catch (const CheckpointError& error) {
-    EXPECT_NE(std::string(error.what()).find("archive.zip"), std::string::npos) << error.what();
-    return error.what();
-  }
-  return "no error";
+  });
+  if (error != "no error") expect_parts(error, {"archive.zip"});
+  return error;
 }
 
 /// The archive with the number at `offset` replaced.

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 // Command lines, config files and environments that cannot be launched.
 namespace accelerate::testing {
@@ -150,8 +150,8 @@ std::vector<BadLaunch> bad_files_and_environments() {
 }
 
 void expect_refusal(const BadLaunch& bad) {
-  const Folder folder;
-  const Folder config;
+  const TemporaryFolder folder;
+  const TemporaryFolder config;
   const std::string file = config / "config.yaml";
   std::ofstream(file) << bad.config;
   std::vector<std::string> command = {"/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", folder.name(), ACCELERATE_CLI, "launch"};

@@ -3,9 +3,9 @@
 #include <fstream>
 
 #include <accelerate/core/version.h>
-#include "launch/folder.h"
 #include "launch/listener.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -175,7 +175,7 @@ TEST(LaunchCommandLine, AProgramThatDoesNotExistIsNamed) {
 }
 
 TEST(LaunchCommandLine, AProgramThatIsNotExecutableIsNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = folder / "script";
   std::ofstream(script) << "#!/bin/sh\n";
   for (const std::string& name : {script, folder.name()}) {

@@ -7,9 +7,10 @@
 #include <fstream>
 
 #include "config/config_file.h"
-#include "launch/folder.h"
 #include "launch/plan_text.h"
+#include "support/error_text.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -60,12 +61,7 @@ std::string notes_of(const LaunchPlan& plan) {
 }
 
 std::string refused(const Words& line, const std::string& config = {}, const MachineFacts& facts = machine_with(0)) {
-  try {
-    planned(line, config, facts);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(accepted)";
+  return message_of<Error>([&] { planned(line, config, facts); });
 }
 
 TEST(LaunchGpus, SeveralGpusOnAMachineWithoutAnyAreSaid) {
@@ -224,7 +220,7 @@ TEST(LaunchAffinity, WorkersReallyRunWhereTheyAreKept) {
 
 // --- MPI ------------------------------------------------------------------------------------------------------------------
 
-std::string fake_mpi(const Folder& folder, const std::string& name, const std::string& version) {
+std::string fake_mpi(const TemporaryFolder& folder, const std::string& name, const std::string& version) {
   const std::string path = folder / name;
   std::ofstream(path) << "#!/bin/sh\nif [ \"$1\" = --version ]; then echo '" << version
                       << "'; else echo \"$OMP_NUM_THREADS $MASTER_ADDR $RANK\"; echo \"$@\"; fi\n";
@@ -240,10 +236,10 @@ std::string launched_with_mpi(const std::string& path) {
 }
 
 TEST(LaunchMpi, OpenMpiAndTheOthersAreTalkedToInTheirOwnWords) {
-  const Folder open;
+  const TemporaryFolder open;
   EXPECT_EQ(launched_with_mpi(fake_mpi(open, "mpirun", "mpirun (Open MPI) 4.1.4")),
             "3 127.0.0.1 \n--hostfile hosts --npernode 4 -n 4 --bind-to socket ./program a b\n");
-  const Folder intel;
+  const TemporaryFolder intel;
   EXPECT_EQ(launched_with_mpi(fake_mpi(intel, "mpiexec", "Intel(R) MPI Library for Linux* OS, Version 2021.9")),
             "3 127.0.0.1 \n-f hosts -ppn 4 -n 4 ./program a b\n");
 }
@@ -251,7 +247,7 @@ TEST(LaunchMpi, OpenMpiAndTheOthersAreTalkedToInTheirOwnWords) {
 // --- What the launcher says -------------------------------------------------------------------------------------------------
 
 TEST(LaunchDryRun, WhatItPrintsCanBeGivenToAShell) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto dry = run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "2", "--dry_run", "--role", "it's $HOME",
                                 "printf", "<%s>", "two words", "it's", "$HOME", ""});
   ASSERT_EQ(dry.exit_code, 0) << dry.errors;
@@ -266,7 +262,7 @@ TEST(LaunchDryRun, WhatItPrintsCanBeGivenToAShell) {
 }
 
 TEST(LaunchDryRun, StartsNothing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto result = run_program({ACCELERATE_CLI, "launch", "--dry_run", "touch", folder / "started"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_TRUE(std::filesystem::is_empty(folder.name()));
@@ -295,7 +291,7 @@ TEST(LaunchQuiet, OnlyTheExitCodeTells) {
 // --- The default config file ------------------------------------------------------------------------------------------------
 
 TEST(LaunchConfig, TheDefaultFileCountsUnlessTheCpuIsAskedFor) {
-  const Folder home;
+  const TemporaryFolder home;
   std::filesystem::create_directory(home / "accelerate");
   std::ofstream(home / "accelerate/default_config.yaml") << "distributed_type: MULTI_GPU\nnum_processes: 3\n";
   const auto processes = [&home](std::vector<std::string> flags) {

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/folder.h"
 #include "launch/launch_flags.h"
 #include "support/on_terminal.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -37,7 +37,7 @@ class Bash {
   }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 
 using Words = std::vector<std::string>;
@@ -127,7 +127,7 @@ TEST(BashCompletion, WhatIsOfferedIsWhatTheHelpLists) {
 }
 
 TEST(BashCompletion, WorksInAShellThatSomebodyTypesIn) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::filesystem::create_symlink(ACCELERATE_CLI, folder / "accelerate");
   OnTerminal shell({"bash", "--norc", "--noprofile", "-i"});
   shell.type("PS1='% '; PATH=" + folder.name() + ":$PATH; source <(accelerate completion bash); echo rea''dy\n");
@@ -156,7 +156,7 @@ TEST(ZshCompletion, OnlyLaunchOffersNoFlagsBehindAnOperand) {
 }
 
 TEST(ZshCompletion, WorksInAShellThatSomebodyTypesIn) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::filesystem::create_symlink(ACCELERATE_CLI, folder / "accelerate");
   std::ofstream(folder / "_accelerate") << run_program({ACCELERATE_CLI, "completion", "zsh"}).output;
   OnTerminal shell({"zsh", "-f", "-i"});

@@ -5,7 +5,7 @@
 #include <accelerate/launch/machine_facts.h>
 #include <fstream>
 
-#include "launch/folder.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -16,7 +16,7 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 }
 
 /// Two nodes of four CPUs with a GPU each, the first GPU near the second node, and one GPU of which nothing is known.
-void write_two_nodes(const Folder& root) {
+void write_two_nodes(const TemporaryFolder& root) {
   write_file(root / "sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
   write_file(root / "sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
   write_file(root / "sys/devices/system/node/possible", "0-1\n");
@@ -30,7 +30,7 @@ void write_two_nodes(const Folder& root) {
 const std::set<int> kAll = {0, 1, 2, 3, 4, 5, 6, 7};
 
 TEST(CpuTopology, NodesAndGpusAreReadInTheOrderOfTheirNumbers) {
-  const Folder root;
+  const TemporaryFolder root;
   write_two_nodes(root);
   const CpuTopology topology = read_cpu_topology(root.name(), kAll);
   EXPECT_EQ(topology.nodes, (std::map<int, std::vector<int>>{{0, {0, 1, 4, 5}}, {1, {2, 3, 6, 7}}}));
@@ -38,19 +38,19 @@ TEST(CpuTopology, NodesAndGpusAreReadInTheOrderOfTheirNumbers) {
 }
 
 TEST(CpuTopology, CpusThatMayNotBeUsedAreLeftOut) {
-  const Folder root;
+  const TemporaryFolder root;
   write_two_nodes(root);
   EXPECT_EQ(read_cpu_topology(root.name(), {1, 2, 4}).nodes, (std::map<int, std::vector<int>>{{0, {1, 4}}, {1, {2}}}));
 }
 
 TEST(CpuTopology, WithoutNodesAllCpusAreOneNode) {
-  const Folder root;
+  const TemporaryFolder root;
   EXPECT_EQ(read_cpu_topology(root.name(), {0, 2}).nodes, (std::map<int, std::vector<int>>{{0, {0, 2}}}));
   EXPECT_TRUE(read_cpu_topology(root.name(), {}).nodes.empty());
 }
 
 TEST(CpuTopology, NonsenseInFilesCountsForNothing) {
-  const Folder root;
+  const TemporaryFolder root;
   write_file(root / "sys/devices/system/node/node0/cpulist", "x,3-,-2,9-1,0,1-99999999999\n");
   write_file(root / "sys/devices/system/node/nodes/cpulist", "0\n");
   write_file(root / "sys/bus/pci/devices/0000:17:00.0/numa_node", "near\n");
@@ -88,7 +88,7 @@ TEST(CpuTopology, ListsAreWrittenAsTheKernelDoes) {
 }
 
 TEST(MachineFacts, SeveralGpusOfTheRtx40SeriesWithAnOldDriverDoNotTalkToEachOther) {
-  const auto machine = [](const char* model, const char* driver, int gpus, const Folder& root) {
+  const auto machine = [](const char* model, const char* driver, int gpus, const TemporaryFolder& root) {
     write_file(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + std::string(driver) +
                                                         "  Tue Jan 2\nGCC version:  gcc 12.2.0\n");
     for (int i = 0; i < gpus; ++i) {
@@ -97,12 +97,12 @@ TEST(MachineFacts, SeveralGpusOfTheRtx40SeriesWithAnOldDriverDoNotTalkToEachOthe
     }
     return has_broken_peer_access(root.name());
   };
-  EXPECT_TRUE(machine("NVIDIA GeForce RTX 4090", "535.161.08", 2, Folder()));
-  EXPECT_TRUE(machine("NVIDIA GeForce RTX 4090", "550.40.06", 2, Folder()));
-  EXPECT_FALSE(machine("NVIDIA GeForce RTX 4090", "550.40.07", 2, Folder()));
-  EXPECT_FALSE(machine("NVIDIA GeForce RTX 4090", "535.161.08", 1, Folder()));
-  EXPECT_FALSE(machine("NVIDIA H200", "535.161.08", 2, Folder()));
-  EXPECT_FALSE(has_broken_peer_access(Folder().name()));
+  EXPECT_TRUE(machine("NVIDIA GeForce RTX 4090", "535.161.08", 2, TemporaryFolder()));
+  EXPECT_TRUE(machine("NVIDIA GeForce RTX 4090", "550.40.06", 2, TemporaryFolder()));
+  EXPECT_FALSE(machine("NVIDIA GeForce RTX 4090", "550.40.07", 2, TemporaryFolder()));
+  EXPECT_FALSE(machine("NVIDIA GeForce RTX 4090", "535.161.08", 1, TemporaryFolder()));
+  EXPECT_FALSE(machine("NVIDIA H200", "535.161.08", 2, TemporaryFolder()));
+  EXPECT_FALSE(has_broken_peer_access(TemporaryFolder().name()));
 }
 
 }  // namespace

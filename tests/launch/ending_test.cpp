@@ -7,9 +7,9 @@
 
 #include <accelerate/core/error.h>
 #include "launch/child_processes.h"
-#include "launch/folder.h"
 #include "launch/watchdog.h"
 #include "launch/worker_scripts.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -52,7 +52,7 @@ TEST(Supervisor, StoppedWorkersEndWithTheOthers) {
 }
 
 TEST(Supervisor, TheOthersMayFailByThemselvesBeforeTheyAreStopped) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid", words = folder / "words";
   // Rank 1 notices the end of rank 0, and would not survive a signal.
   LaunchPlan plan = plan_of(2, "if [ $RANK = 0 ]; then echo $$ > " + pid + "; exit 3; fi; while [ ! -s " + pid +
@@ -76,7 +76,7 @@ TEST(Supervisor, OthersThatGoOnAreStoppedWhenTheTimeForLastWordsIsOver) {
 }
 
 TEST(Supervisor, ASignalIsPassedOnAtOnceAlsoWhileOthersSayTheirLastWords) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   LaunchPlan plan = plan_of(2, "if [ $RANK = 0 ]; then echo $$ > " + pid + "; exit 3; fi; while [ ! -s " + pid +
                                    " ]; do sleep 0.01; done; while [ -e /proc/$(cat " + pid +
@@ -88,7 +88,7 @@ TEST(Supervisor, ASignalIsPassedOnAtOnceAlsoWhileOthersSayTheirLastWords) {
 }
 
 TEST(Supervisor, DaemonsOfWorkersAreToldToEndWhenALaunchFails) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid", saved = folder / "saved";
   const std::string daemon = "trap \"touch " + saved + "; exit 0\" TERM; echo $$ > " + pid + "; while :; do sleep 0.05; done";
   EXPECT_EQ(run_here(plan_of(2, as_daemon(daemon) + rank_0_fails_after(pid) + "wait")).exit_code, 4);
@@ -97,7 +97,7 @@ TEST(Supervisor, DaemonsOfWorkersAreToldToEndWhenALaunchFails) {
 }
 
 TEST(Supervisor, DaemonsOfWorkersThatDoNotEndAreKilled) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   // The first one leaves a second one behind, which becomes ours only then.
   const std::string second = "(setsid sh -c \"trap : TERM; echo \\$\\$ > " + pid + "; while :; do sleep 0.05; done\" &)";
@@ -109,7 +109,7 @@ TEST(Supervisor, DaemonsOfWorkersThatDoNotEndAreKilled) {
 }
 
 TEST(Supervisor, DaemonsOfACleanRunAreLeftAlone) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   const std::string script =
       as_daemon("echo $$ > " + pid + "; while :; do sleep 0.05; done") + "while [ ! -s " + pid + " ]; do sleep 0.01; done";
@@ -210,7 +210,7 @@ TEST(Supervisor, ALaunchInsideOfALaunchEndsWithTheOuterOne) {
 }
 
 TEST(Supervisor, ALauncherWhoseKeeperWasKilledGoesOn) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string go = folder / "go";
   RunningProgram program(launch(2, "echo ready; while [ ! -e " + go + " ]; do sleep 0.01; done; exit 5"));
   program.wait_for_output("ready", 2);
@@ -290,7 +290,7 @@ TEST(Supervisor, EndsWithTheCodeOfTheLastAttempt) {
 }
 
 TEST(Supervisor, AnAttemptBeginsWhenNothingIsLeftOfTheOneBefore) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string first = folder / "first";
   const std::string script = "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then [ ! -e /proc/$(cat " + first + ") ]; exit; fi; " +
                              as_daemon("trap \"\" TERM; echo $$ > " + first + "; while :; do sleep 0.05; done") +

@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include <accelerate/launch/supervisor.h>
-#include "launch/folder.h"
 #include "launch/function_launch.h"
 #include "launch/worker_scripts.h"
+#include "support/temporary_folder.h"
 
 // Who is blamed when a rank that caught the error of a collective ends before the rank that is the cause.
 namespace accelerate::testing {
@@ -42,7 +42,7 @@ Blamed who_is_blamed(int processes, const std::string& script, std::chrono::mill
 }
 
 TEST(FailureNotes, TheRankThatFailedByItselfIsBlamedAlsoWhenItEndsLast) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   // Rank 0 caught the error and returns a code at once; rank 1, the cause, takes its time to unwind.
   const auto blamed = who_is_blamed(3,
@@ -56,7 +56,7 @@ TEST(FailureNotes, TheRankThatFailedByItselfIsBlamedAlsoWhenItEndsLast) {
 }
 
 TEST(FailureNotes, ARankThatFailedByItselfMayTakeLongerThanTheTimeForLastWords) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   const auto blamed = who_is_blamed(2,
                                     "if [ $RANK = 1 ]; then " + leave_note("o") + until_it_has_ended(pid) +
@@ -66,7 +66,7 @@ TEST(FailureNotes, ARankThatFailedByItselfMayTakeLongerThanTheTimeForLastWords) 
 }
 
 TEST(FailureNotes, WithoutAnotherFailureTheFirstRankIsBlamedAndTheReportSaysThatACollectiveFailed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pid = folder / "pid";
   const auto ended = who_is_blamed(2, "[ $RANK = 1 ] && exit 0; " + kNoteFailure + "exit 4", 60s);
   EXPECT_EQ(ended.exit_code, 4);
@@ -94,7 +94,7 @@ TEST(FailureNotes, NotesOfAnAttemptDoNotCountInTheNext) {
 }
 
 TEST(FailureNotes, FunctionsAreBlamedTheSameWay) {
-  const Folder folder;
+  const TemporaryFolder folder;
   LaunchPlan plan = plan_of(2, "");
   plan.last_words = 60s;
   const auto failure = run_functions(plan, [&](int rank) {
@@ -113,7 +113,7 @@ TEST(FailureNotes, FunctionsAreBlamedTheSameWay) {
 }
 
 TEST(FailureNotes, ANoteIsWrittenToNothingButTheMemoryOfALauncher) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "mine") << "mine";
   for (const std::string place : {"mine:0", "mine", ":", "nonsense"}) {
     ::setenv(kFailureNotesVariable, (folder / place).c_str(), 1);

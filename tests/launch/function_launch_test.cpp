@@ -196,6 +196,8 @@ TEST(FunctionLaunch, LeavesNoChildAndNoChangedSignalsBehind) {
 
 TEST(FunctionLaunch, DaemonsThatKeepForkingAreCaught) {
   const SharedNumbers forks;
+  int held_by_all[2];
+  ASSERT_EQ(::pipe(held_by_all), 0);
   LaunchPlan plan = functions(1);
   plan.grace_period = 0ms;
   const auto failure = run_functions(plan, [&](int) {
@@ -215,8 +217,11 @@ TEST(FunctionLaunch, DaemonsThatKeepForkingAreCaught) {
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->exit_code, 3);
   const int before = forks[0];
-  ::usleep(200'000);
-  EXPECT_EQ(forks[0], before) << "one of them goes on";
+  ::close(held_by_all[1]);
+  char end;
+  EXPECT_EQ(::read(held_by_all[0], &end, 1), 0) << "which returns when the last of them is gone";
+  ::close(held_by_all[0]);
+  EXPECT_EQ(forks[0], before) << "one of them went on";
 }
 
 // As after `sudo` in a worker. Only root can make processes of two users.

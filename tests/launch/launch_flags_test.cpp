@@ -9,9 +9,12 @@
 #include "config/config_schema.h"
 #include "config/python_text.h"
 #include "launch/launch_arguments.h"
+#include "support/error_text.h"
 
 namespace accelerate {
 namespace {
+
+using testing::message_of;
 
 /// A value that `flag` accepts, other than its default.
 std::string some_value(const LaunchFlag& flag) {
@@ -33,12 +36,7 @@ std::string some_value(const LaunchFlag& flag) {
 }
 
 std::string refusal_of(const std::vector<std::string>& line) {
-  try {
-    parse_launch_arguments(line);
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "(accepted)";
+  return message_of<UsageError>([&] { parse_launch_arguments(line); });
 }
 
 TEST(LaunchFlags, NamesAndLettersAreUniqueAndEveryFlagIsExplained) {

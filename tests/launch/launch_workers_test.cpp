@@ -8,9 +8,9 @@
 #include <regex>
 #include <sstream>
 
-#include "launch/folder.h"
-#include "support/free_port.h"
+#include "support/held_port.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 // The same launches of a small script by Python Accelerate and by us, with real processes.
 namespace accelerate::testing {
@@ -39,7 +39,7 @@ std::string python_interpreter() {
   return result.output;
 }
 
-std::vector<std::string> command_of(const Json& run, const Folder& folder, const std::string& port) {
+std::vector<std::string> command_of(const Json& run, const TemporaryFolder& folder, const std::string& port) {
   std::vector<std::string> command = {ACCELERATE_CLI, "launch"};
   const auto filled = [&](std::string word) {
     if (word == "PORT") return port;
@@ -72,7 +72,7 @@ WorkerVariables expected_environment(const Json& worker, const std::string& port
   return expected;
 }
 
-void compare_worker(const Json& worker, const Folder& folder, const std::string& port, const WorkerVariables& launcher) {
+void compare_worker(const Json& worker, const TemporaryFolder& folder, const std::string& port, const WorkerVariables& launcher) {
   const std::string name = worker.at("attempt_rank");
   std::ifstream file(folder / ("dump/" + name + ".json"));
   ASSERT_TRUE(file) << "no worker wrote " << name;
@@ -96,7 +96,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-std::vector<std::string> log_files_in(const Folder& folder) {
+std::vector<std::string> log_files_in(const TemporaryFolder& folder) {
   std::vector<std::string> files;
   if (!std::filesystem::exists(folder / "logs")) return files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder / "logs")) {
@@ -108,10 +108,11 @@ std::vector<std::string> log_files_in(const Folder& folder) {
 }
 
 void compare_run(const Json& run, const std::string& script, const std::string& python) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "probe.py") << script;
   std::filesystem::create_directory(folder / "dump");
-  const std::string port = std::to_string(free_port());
+  const HeldPort held;
+  const std::string& port = held.text();
   RunOptions options = {.environment = {{"DUMP", (folder / "dump").string()},
                                         {"PYTHONPATH", folder.name()},
                                         {"PYTHON_EXEC", python},

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/folder.h"
 #include "launch/worker_scripts.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -52,7 +52,7 @@ TEST(Supervisor, SaysWhichSignalEndedARank) {
 }
 
 TEST(Supervisor, TheRankThatEndedFirstIsBlamedEvenWhenItIsSeenTogetherWithOthers) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string wait_for_file = "echo $RANK $$; while [ ! -e " + folder.name() +
                                     "/go$RANK ]; do sleep 0.01; done; "
                                     "exit $((RANK + 10))";
@@ -109,7 +109,7 @@ TEST(Supervisor, ASecondInterruptKillsAtOnce) {
 }
 
 TEST(Supervisor, WorkersThatDoNotStopAreKilledAfterTheGracePeriod) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string ready = folder / "ready";
   const std::string script = "if [ $RANK = 0 ]; then while [ ! -e " + ready +
                              " ]; do sleep 0.01; done; exit 4; fi; "
@@ -127,7 +127,7 @@ TEST(Supervisor, WorkersThatDoNotStopAreKilledAfterTheGracePeriod) {
 }
 
 TEST(Supervisor, WhatAWorkerStartedHasTheGracePeriodToo) {
-  const Folder folder;
+  const TemporaryFolder folder;
   // The shell dies of SIGTERM at once; the program it started saves its work first.
   const std::string started = folder / "started";
   const std::string saved = folder / "saved";
@@ -141,7 +141,7 @@ TEST(Supervisor, WhatAWorkerStartedHasTheGracePeriodToo) {
 }
 
 TEST(Supervisor, WhatAWorkerStartedIsGoneWhenAnotherFails) {
-  const Folder folder;
+  const TemporaryFolder folder;
   // The grandchild ignores SIGTERM and its parent does not, so only the end of the grace period ends it.
   const std::string script = "if [ $RANK = 0 ]; then while [ ! -s " + folder.name() +
                              "/pid ]; do sleep 0.01; done; exit 4; fi; "
@@ -211,7 +211,7 @@ TEST(Supervisor, WorkersIgnoreOnlyWhatTheUserWantedIgnored) {
 
 // nohup, or a job that a script starts with &.
 TEST(Supervisor, SignalsThatItBeganWithIgnoredEndNothing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string go = folder / "go";
   const std::string script =
       "echo ready; while [ ! -e " + go + " ]; do sleep 0.01; done; kill -HUP $$; kill -INT $$; echo survived";
@@ -241,7 +241,7 @@ TEST(Supervisor, UserSignalsArePassedOnAndEndNothing) {
 }
 
 TEST(Supervisor, ALauncherWithoutStreamsGivesItsWorkersNoneOfItsFiles) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string seen = folder / "seen";
   const std::string script =
       "\"$0\" launch --cpu --num_processes 2 sh -c '[ $RANK = 1 ] || readlink /proc/$$/fd/0 > " + seen + "' <&- >&- 2>&-";
@@ -282,7 +282,7 @@ TEST(Supervisor, RankZeroHasTheInputAndTheOthersNone) {
 }
 
 TEST(Supervisor, ScriptsWithoutAnInterpreterLineRunAsInAShell) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = folder / "script";
   std::ofstream(script) << "exit 21\n";
   fs::permissions(script, fs::perms::owner_all);
@@ -290,7 +290,7 @@ TEST(Supervisor, ScriptsWithoutAnInterpreterLineRunAsInAShell) {
 }
 
 TEST(Supervisor, AFileThatOnlyLooksExecutableFailsAsInAShell) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = folder / "script";
   std::ofstream(script) << "#!/no/such/interpreter\n";
   fs::permissions(script, fs::perms::owner_all);
@@ -300,7 +300,7 @@ TEST(Supervisor, AFileThatOnlyLooksExecutableFailsAsInAShell) {
 }
 
 TEST(Supervisor, ProgramsAreFoundInThePathOfTheLauncher) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = folder / "here-only";
   std::ofstream(script) << "#!/bin/sh\nexit 22\n";
   fs::permissions(script, fs::perms::owner_all);

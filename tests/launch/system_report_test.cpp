@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/folder.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -16,7 +16,7 @@ void write_file(const std::filesystem::path& path, const std::string& text) {
 }
 
 // A machine that has nothing of what is asked for.
-SystemPaths nothing_in(const Folder& folder) {
+SystemPaths nothing_in(const TemporaryFolder& folder) {
   return {.cpuinfo = folder / "cpuinfo",
           .meminfo = folder / "meminfo",
           .os_release = folder / "os-release",
@@ -26,7 +26,7 @@ SystemPaths nothing_in(const Folder& folder) {
 }
 
 TEST(SystemReport, TellsWhatTheFilesTell) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto paths = nothing_in(folder);
   write_file(paths.cpuinfo,
              "processor\t: 0\nmodel name\t: A Chip @ 3.0GHz\nphysical id\t: 0\ncore id\t: 0\n\nprocessor\t: 1\n"
@@ -43,7 +43,7 @@ TEST(SystemReport, TellsWhatTheFilesTell) {
 }
 
 TEST(SystemReport, FilesThatAreMissingLeaveTheirFactsOut) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto report = read_system_report(nothing_in(folder));
   EXPECT_EQ(report.cpu, "");
   EXPECT_EQ(report.physical_cores, 0);
@@ -54,7 +54,7 @@ TEST(SystemReport, FilesThatAreMissingLeaveTheirFactsOut) {
 }
 
 TEST(SystemReport, OddFilesAreNoError) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto paths = nothing_in(folder);
   for (const std::string& text : {std::string("MemTotal: many kB\nPRETTY_NAME=\"\nmodel name"),
                                   std::string("MemTotal:\nPRETTY_NAME=\n:"), std::string("MemTotal: 99999999999999999999999 kB"),
@@ -73,7 +73,7 @@ TEST(SystemReport, OddFilesAreNoError) {
 }
 
 TEST(SystemReport, GpusComeFromTheDriversLibrary) {
-  const Folder folder;
+  const TemporaryFolder folder;
   auto paths = nothing_in(folder);
   paths.nvml = ACCELERATE_FAKE_NVML;
   const auto reports = read_gpu_reports(paths);
@@ -87,7 +87,7 @@ TEST(SystemReport, GpusComeFromTheDriversLibrary) {
 }
 
 TEST(SystemReport, WithoutThatLibraryTheyComeFromProc) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto paths = nothing_in(folder);
   write_file(paths.nvidia_version,
              "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version:  gcc version "

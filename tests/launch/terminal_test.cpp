@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "launch/folder.h"
 #include "launch/worker_scripts.h"
 #include "support/on_terminal.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -70,7 +70,7 @@ TEST(Terminal, KeysThatEndALoneWorkerDoNotStartItAgain) {
 }
 
 TEST(Terminal, ALoneWorkerInTheBackgroundReadsFromItOnceInTheForeground) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pipe = folder / "go";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int go = ::open(pipe.c_str(), O_RDWR);
@@ -93,7 +93,7 @@ TEST(Terminal, ALoneWorkerInTheBackgroundReadsFromItOnceInTheForeground) {
 }
 
 TEST(Terminal, TimeSpentSuspendedIsNotPartOfTheGracePeriod) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string pipe = folder / "go";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int go = ::open(pipe.c_str(), O_RDWR);
@@ -117,7 +117,7 @@ TEST(Terminal, TimeSpentSuspendedIsNotPartOfTheGracePeriod) {
 
 TEST(Terminal, ControlZStopsTheWorkersAndForegroundLetsThemGoOn) {
   for (const int processes : {1, 2}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     // Workers wait in a system call: a shell that is just starting a program cannot be stopped.
     const std::string pipe = folder / "go";
     ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

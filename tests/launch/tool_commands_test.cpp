@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include <accelerate/core/version.h>
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -44,7 +44,7 @@ class MovedTree {
   }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_;
 };
 
 const std::string kTwoOnTheCpu =
@@ -192,7 +192,7 @@ TEST(ToolCommands, EveryCommandIsListedAndHasHelp) {
 }
 
 TEST(ToolCommands, TheNameOfTheProgramMayChooseTheCommand) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* name : {"accelerate-env", "accelerate-launch"}) std::filesystem::create_symlink(ACCELERATE_CLI, folder / name);
   EXPECT_TRUE(has(run_program({folder / "accelerate-env", "--help"}).output, "usage: accelerate env"));
   const auto launched = run_program({folder / "accelerate-launch", "--cpu", "echo", "started"});
@@ -200,7 +200,7 @@ TEST(ToolCommands, TheNameOfTheProgramMayChooseTheCommand) {
 }
 
 TEST(ToolCommands, BesidePythonsAccelerateItAnswersToAccelerateCppAndNamesItselfSo) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string program = folder / "accelerate-cpp";
   std::filesystem::create_symlink(ACCELERATE_CLI, program);
   const auto launched = run_program({program, "launch", "--cpu", "echo", "started"});

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "launch/folder.h"
 #include "support/on_terminal.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -84,7 +84,7 @@ TEST(LastLines, WhatWasJustPrintedIsNotPrintedAgain) {
 }
 
 TEST(LastLines, WhatAnotherRankHasPrintedInBetweenIsNotTakenForThem) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string printed = folder / "printed";
   const auto until_printed = [&](const std::string& line) {
     return "until grep -q '" + line + "' " + printed + "; do sleep 0.01; done; ";
@@ -98,7 +98,7 @@ TEST(LastLines, WhatAnotherRankHasPrintedInBetweenIsNotTakenForThem) {
 }
 
 TEST(LastLines, AReasonThatStackFramesHavePushedAwayIsQuotedAlsoWhereItWasPrinted) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "words") << uncaught_error(30);
   const std::string text = launch_ranks(only_rank_1("cat " + folder.name() + "/words >&2; kill -ABRT $$"), "2>&1").output;
   EXPECT_EQ(RunningProgram::occurrences(text, "what():"), 2) << text;

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "launch/folder.h"
 #include "support/on_terminal.h"
+#include "support/temporary_folder.h"
 #include "support/terminal.h"
 
 namespace accelerate::testing {
@@ -38,7 +38,7 @@ class Gate {
   }
 
  private:
-  Folder folder_;
+  TemporaryFolder folder_;
   std::string path_;
   int end_ = -1;
 };
@@ -118,7 +118,7 @@ TEST(OutputOnTerminal, LinesEndAsThoseOfAProgramOnIt) {
 }
 
 TEST(OutputOnTerminal, APromptOfALoneRankWithAFileIsShownOnce) {
-  const Folder folder;
+  const TemporaryFolder folder;
   OnTerminal program(launched(1, "printf 'name? '; read name; echo hello $name", {"--log_dir", folder.name()}));
   program.wait_for("name? ");
   program.type("you\n");
@@ -228,7 +228,7 @@ TEST(OutputOnTerminal, NoMoreRowsAreDrawnThanTheTerminalHas) {
 }
 
 TEST(OutputOnTerminal, TeedLinesHaveTheirOwnPrefixAndFilesHoldWhatWasWritten) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Lines flags = {"--tee", "1", "--log_dir", folder.name()};
   OnTerminal program(launched(2, "[ $RANK = 1 ] && printf '10\\r20\\n' && echo err >&2; exit 0", flags));
   EXPECT_EQ(program.wait(), 0);
@@ -245,7 +245,7 @@ TEST(OutputOnTerminal, TeedLinesHaveTheirOwnPrefixAndFilesHoldWhatWasWritten) {
 }
 
 TEST(OutputOnTerminal, OnlyTheStreamOnTheTerminalIsOne) {
-  const Folder folder;
+  const TemporaryFolder folder;
   Lines argv = {"bash", "-c", "\"$0\" \"$@\" > " + folder.name() + "/file"};
   const Lines launch = launched(2, "[ -t 1 ] || echo no terminal; [ -t 2 ] && printf 'bar %s' $RANK >&2");
   argv.insert(argv.end(), launch.begin(), launch.end());

@@ -12,8 +12,8 @@
 #include <set>
 #include <sstream>
 
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -155,7 +155,7 @@ TEST(WorkerOutput, AFullDiskBehindStdoutIsSaidOnceAndEndsNothing) {
 }
 
 TEST(WorkerOutput, ALauncherWithoutStreamsOfItsOwnLaunches) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = "echo out; echo err >&2; echo $RANK > " + folder.name() + "/done$RANK";
   const auto result = run_program(in_shell("\"$0\" \"$@\" <&- >&- 2>&-", launch_script(2, script)));
   EXPECT_EQ(result.exit_code, 0);
@@ -255,7 +255,7 @@ TEST(WorkerOutput, AllBytesOfAFloodArriveAndAreNotKept) {
 }
 
 TEST(WorkerOutput, SignalsAreHandledWhileNobodyReads) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script = "trap 'touch " + folder.name() + "/told$RANK; exit 0' TERM; while :; do echo text; done";
   WithReader launcher(launch_with(2, {"--grace_period", "1"}, {"sh", "-c", script}));
   launcher.wait_until_full();
@@ -280,7 +280,7 @@ TEST(WorkerOutput, ASignalEndsTheWaitForAReaderThatTakesNothing) {
 }
 
 TEST(WorkerOutput, AReaderThatTakesBytesSlowlyGetsThemAllAfterASignal) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script =
       "\"$0\" bytes 300000; touch " + folder.name() + "/done$RANK; trap 'exit 0' TERM; while :; do sleep 0.1; done";
   WithReader launcher(launch_with(2, {"--grace_period", "2"}, {"sh", "-c", script, ACCELERATE_TALKER}));
@@ -293,7 +293,7 @@ TEST(WorkerOutput, AReaderThatTakesBytesSlowlyGetsThemAllAfterASignal) {
 
 // Rank 0 goes on to write when the launcher reads no more: it has taken what the pipe to its reader and its queue hold.
 TEST(WorkerOutput, ARestartLosesNothingThatWasWritten) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string script =
       "[ $TORCHELASTIC_RESTART_COUNT = 0 ] || { touch again; exit 0; }; "
       "if [ $RANK = 0 ]; then yes 012345678 | head -n 112000; "
@@ -361,7 +361,7 @@ TEST(WorkerOutput, QuotedLinesAreCut) {
 }
 
 TEST(WorkerOutput, TeedStreamsGoToFilesAndWithAPrefixToTheConsole) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Words flags = {"--tee", "0:3,1:1", "--log_dir", folder.name()};
   const auto result = run_program(launch_script(3, "printf 'out %s' $RANK; echo err $RANK >&2", flags));
   const Words output = lines_of(result.output);
@@ -380,7 +380,7 @@ TEST(WorkerOutput, TeedStreamsGoToFilesAndWithAPrefixToTheConsole) {
 TEST(WorkerOutput, LogFilesAndTeedLinesAreThoseOfPython) {
   const char* golden = std::getenv("ACCELERATE_GOLDEN_DIR");
   std::ifstream file(std::string(golden != nullptr ? golden : ACCELERATE_TEST_GOLDEN) + "/launch_workers.json");
-  const Folder folder;
+  const TemporaryFolder folder;
   const Words flags = {"--tee", "3", "--role", "trainer", "--log_dir", folder.name()};
   const auto result = run_program(launch_script(2, "echo hello from $RANK; [ $ROLE_NAME = trainer ]", flags));
   EXPECT_EQ(result.exit_code, 0);
@@ -400,7 +400,7 @@ TEST(WorkerOutput, LogFilesAndTeedLinesAreThoseOfPython) {
 
 TEST(WorkerOutput, AFolderAloneKeepsBothStreamsOfEveryRankAndLeavesTheConsoleAsItWas) {
   for (const int processes : {1, 2}) {
-    const Folder folder;
+    const TemporaryFolder folder;
     const auto result = run_program(launch_script(processes, "echo out; echo err >&2", {"--log_dir", folder / "new/logs"}));
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     EXPECT_EQ(lines_of(result.output), Words(static_cast<size_t>(processes), "out"));
@@ -409,7 +409,7 @@ TEST(WorkerOutput, AFolderAloneKeepsBothStreamsOfEveryRankAndLeavesTheConsoleAsI
 }
 
 TEST(WorkerOutput, WithoutAFolderLogsGoToATemporaryOneThatIsSaid) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto result = run_program(launch_script(2, "echo out", {"-t", "1"}), {.environment = {{"TMPDIR", folder.name()}}});
   const std::string said = "accelerate launch: the logs of the ranks are in " + folder.name() + "/accelerate_";
   EXPECT_EQ(RunningProgram::occurrences(result.errors, said), 1) << result.errors;
@@ -417,7 +417,7 @@ TEST(WorkerOutput, WithoutAFolderLogsGoToATemporaryOneThatIsSaid) {
 }
 
 TEST(WorkerOutput, EveryAttemptHasFilesOfItsOwn) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Words flags = {"--max_restarts", "1", "--log_dir", folder.name()};
   const auto result =
       run_program(launch_script(2, "echo $TORCHELASTIC_RESTART_COUNT; exit $((1 - TORCHELASTIC_RESTART_COUNT))", flags));
@@ -436,7 +436,7 @@ TEST(WorkerOutput, AFolderThatCannotBeMadeIsSaidOnceAndEndsNothing) {
 }
 
 TEST(WorkerOutput, AFileThatCannotGrowIsSaidOnceAndEndsNothing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Words launch = launch_script(2, "if [ $RANK = 0 ]; then seq 5000; seq 5000; fi; echo last", {"--log_dir", folder.name()});
   const auto result = run_program(in_shell("(ulimit -f 8; \"$0\" \"$@\" 2>&1) | cat", launch));
   EXPECT_EQ(RunningProgram::occurrences(result.output, "\n5000\n"), 2);

@@ -1,10 +1,12 @@
 #include "parallel/bucket_size.h"
 #include "parallel/parallel_nets.h"
+#include "support/error_text.h"
 
 namespace {
 
 using namespace parallel_nets;
 using accelerate::CommHook;
+using accelerate::testing::message_of;
 
 class TogetherDataParallel : public TogetherParallel {};
 
@@ -141,12 +143,7 @@ TEST_F(TogetherDataParallel, ParametersWithoutAGradientAreNamedAtTheNextForwardP
   Heads net;
   auto model = prepared(net);
   backward(loss_of(model(rows(), false)));
-  std::string message;
-  try {
-    model(rows(), false);
-  } catch (const accelerate::UsageError& error) {
-    message = error.what();
-  }
+  const auto message = message_of<accelerate::UsageError>([&] { model(rows(), false); });
   EXPECT_NE(message.find("on rank " + std::to_string(rank()) + " gave no gradient to right.weight, right.bias, so"),
             std::string::npos)
       << message;
@@ -276,18 +273,10 @@ TEST_F(TogetherDataParallel, ALoneBufferMayBeOfADtypeThatTheBackendDoesNotKnow) 
 
 TEST_F(TogetherDataParallel, ModelsThatDifferAreNamed) {
   if (world() == 1) return;
-  const auto message_of = [](const auto& prepare) -> std::string {
-    try {
-      prepare();
-    } catch (const accelerate::DistributedError& error) {
-      return error.what();
-    }
-    return "";
-  };
   const bool odd = accelerator().is_last_process();
-  const auto shapes = message_of([&] { prepared(torch::nn::Linear(odd ? 5 : 4, 2)); });
+  const auto shapes = message_of<accelerate::DistributedError>([&] { prepared(torch::nn::Linear(odd ? 5 : 4, 2)); });
   EXPECT_NE(shapes.find("weight float32[2, 5] where the main process has weight float32[2, 4]"), std::string::npos) << shapes;
-  const auto frozen = message_of([&] {
+  const auto frozen = message_of<accelerate::DistributedError>([&] {
     torch::nn::Linear net(4, 2);
     net->weight.requires_grad_(!odd);
     prepared(net);

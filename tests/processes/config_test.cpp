@@ -6,8 +6,8 @@
 
 #include <accelerate/core/error.h>
 #include "config/config_file.h"
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 // Files go to and fro between this library and the real Python package. ACCELERATE_TEST_CASES says how many random ones.
 
@@ -36,7 +36,7 @@ class ConfigPeer : public ::testing::Test {
     ASSERT_FALSE(index_.empty());
   }
 
-  Folder theirs_, ours_;
+  TemporaryFolder theirs_, ours_;
   json index_;
 };
 
@@ -60,7 +60,7 @@ TEST_F(ConfigPeer, FilesOfPythonAreReadAndWrittenBackByteByByteAndPythonReadsOur
 }
 
 TEST(ConfigCommandPeer, FilesThatTheCommandsWriteAreReadByPython) {
-  Folder folder;
+  TemporaryFolder folder;
   json index;
   const auto run = [&](const std::string& name, std::vector<std::string> words, const std::string& input = "") {
     words.insert(words.begin(), {ACCELERATE_CLI, "config"});

@@ -11,12 +11,16 @@
 #include <sstream>
 #include <thread>
 
+#include "support/held_port.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
+using accelerate::testing::HeldPort;
 using accelerate::testing::RunningProgram;
 using accelerate::testing::RunOptions;
+using accelerate::testing::TemporaryFolder;
 using accelerate::testing::wait_until;
 
 int number_from(const char* variable, int fallback) {
@@ -78,19 +82,16 @@ class Happening {
  public:
   Happening(const Event& event, unsigned seed)
       : event_(event), mark_("ACCELERATE_TEST_MARK=" + std::to_string(::getpid()) + "." + std::to_string(seed)) {
-    folder_ = (std::filesystem::temp_directory_path() / "accelerate_event_XXXXXX").string();
-    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
     RunOptions options{.environment = {{"OMP_NUM_THREADS", "1"}}, .limit = std::chrono::seconds(120)};
     options.environment["ACCELERATE_TEST_MARK"] = mark_.substr(mark_.find('=') + 1);
     launcher_ = std::make_unique<RunningProgram>(
         std::vector<std::string>{ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--grace_period", "5",
-                                 "--num_processes", std::to_string(event.processes), ACCELERATE_SCENES, "steady", folder_},
+                                 "--num_processes", std::to_string(event.processes), ACCELERATE_SCENES, "steady", folder_.name()},
         options);
   }
   ~Happening() {
     launcher_.reset();
     for (int left : marked_processes(mark_)) ::kill(left, SIGKILL);
-    std::filesystem::remove_all(folder_);
   }
 
   void play(std::chrono::seconds stop) {
@@ -101,7 +102,7 @@ class Happening {
       std::this_thread::sleep_for(stop);
       send(SIGCONT);
     }
-    if (event_.signal == SIGSTOP) std::ofstream(folder_ + "/end") << "now";
+    if (event_.signal == SIGSTOP) std::ofstream(folder_ / "end") << "now";
     check();
   }
 
@@ -149,7 +150,7 @@ class Happening {
 
   Event event_;
   std::string mark_;
-  std::string folder_;
+  TemporaryFolder folder_;
   std::unique_ptr<RunningProgram> launcher_;
   std::vector<int> ranks_;
 };
@@ -187,14 +188,14 @@ TEST(Events, ManyWorkersStartMeetAndEnd) {
 }
 
 TEST(Events, MachinesThatRestartMeetAgain) {
-  std::string folder = (std::filesystem::temp_directory_path() / "accelerate_restart_XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const TemporaryFolder folder;
+  const HeldPort port;
   std::vector<std::unique_ptr<RunningProgram>> machines;
   for (const char* machine : {"0", "1"}) {
     machines.push_back(std::make_unique<RunningProgram>(
         std::vector<std::string>{ACCELERATE_CLI, "launch", "--cpu", "--num_machines", "2", "--machine_rank", machine,
-                                 "--main_process_ip", "127.0.0.1", "--main_process_port", "29471", "--num_processes", "4",
-                                 "--max_restarts", "1", ACCELERATE_SCENES, "fails_once", folder},
+                                 "--main_process_ip", "127.0.0.1", "--main_process_port", port.text(), "--num_processes", "4",
+                                 "--max_restarts", "1", ACCELERATE_SCENES, "fails_once", folder.name()},
         RunOptions{.environment = {{"GLOO_SOCKET_IFNAME", "lo"}, {"OMP_NUM_THREADS", "1"}}}));
   }
   std::string output;
@@ -205,7 +206,6 @@ TEST(Events, MachinesThatRestartMeetAgain) {
     output += result.output;
   }
   EXPECT_EQ(RunningProgram::occurrences(output, " of 4 met\n"), 4) << output;
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <torch/torch.h>
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <map>
 #include <thread>
@@ -70,16 +72,26 @@ int nobody_comes() {
   return 0;
 }
 
+/// In the folder that the test's processes share.
+std::string shared_file(const std::string& name) { return std::string(std::getenv("ACCELERATE_TEST_FOLDER")) + "/" + name; }
+
+void leave_file(const std::string& name) { std::ofstream(shared_file(name)) << "here"; }
+
+void wait_for_file(const std::string& name) {
+  while (!std::filesystem::exists(shared_file(name))) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 int a_peer_never_calls() {
-  Accelerator accelerator({.timeout = std::chrono::seconds(1)});
+  Accelerator accelerator({.timeout = std::chrono::seconds(5)});  // in which a loaded machine starts two processes, too
   if (accelerator.is_main_process()) {
     try {
       accelerator.wait_for_everyone();
     } catch (const accelerate::DistributedError& error) {
       say(error.what());
     }
+    leave_file("told");
   } else {
-    std::this_thread::sleep_for(std::chrono::seconds(2));
+    wait_for_file("told");
   }
   return 0;
 }
@@ -134,16 +146,16 @@ int the_cause_ends_last() {
   return 0;
 }
 
-/// The first process of machine 0 keeps its scope until it is told to go on; machine 1 must not care.
+/// The first process of machine 0 keeps its scope until all of machine 1 have left theirs: machine 1 must not care.
 int per_machine() {
   Accelerator accelerator({.timeout = std::chrono::seconds(20)});
   const std::string machine = std::getenv("GROUP_RANK");
   {
     auto first = accelerator.local_main_process_first();
-    if (machine == "0" && accelerator.is_local_main_process()) std::this_thread::sleep_for(std::chrono::seconds(1));
-    say("machine " + machine + " local " + std::to_string(accelerator.local_process_index()) + " at " +
-        std::to_string(
-            std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count()));
+    if (machine == "0" && accelerator.is_local_main_process()) wait_for_file("1.1");
+    if (!accelerator.is_local_main_process() && std::filesystem::exists(shared_file(machine + ".0")))
+      say("after its first process");
+    leave_file(machine + "." + std::to_string(accelerator.local_process_index()));
   }
   accelerator.print("printed on machine {}", machine);
   accelerator.wait_for_everyone();

@@ -6,24 +6,16 @@
 #include <sstream>
 
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
 using accelerate::testing::ProgramResult;
 using accelerate::testing::run_program;
+using accelerate::testing::TemporaryFolder;
 
 class CheckpointExchange : public ::testing::Test {
  protected:
-  CheckpointExchange() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "accelerate_exchange_XXXXXX").string();
-    if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-    folder_ = pattern;
-  }
-  ~CheckpointExchange() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
-
   /// The peer of that language on `processes` processes: see checkpoint_peer.py for what it does.
   ProgramResult peer(bool python, int processes, const std::string& mode) const {
     std::vector<std::string> line = {ACCELERATE_CLI,
@@ -40,7 +32,7 @@ class CheckpointExchange : public ::testing::Test {
     } else {
       line.push_back(ACCELERATE_CHECKPOINT_PEER);
     }
-    line.insert(line.end(), {mode, folder_});
+    line.insert(line.end(), {mode, folder_.name()});
     // An interpreter takes its time to import torch where many tests run at once.
     auto result = run_program(line, {.limit = std::chrono::seconds(180)});
     EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -77,7 +69,7 @@ class CheckpointExchange : public ::testing::Test {
     }
   }
 
-  std::string folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(CheckpointExchange, WhatPythonSavedGoesOnHere) {

@@ -5,8 +5,8 @@
 
 #include "core/file.h"
 #include "formats/torch_file.h"
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 // What this library writes is read by the real torch, which is told to accept plain data only.
 namespace accelerate::testing {
@@ -32,7 +32,7 @@ PickleNode* make_tensor(PickleTree& tree, const std::string& storage, const char
 }
 
 TEST(PythonReads, EveryKindThatPlainDataHas) {
-  Folder folder;
+  TemporaryFolder folder;
   PickleTree tree;
   auto* parameter = make_tensor(tree, "0", "float32", 6, {2, 3}, {3, 1});
   auto& details = *std::get<std::unique_ptr<PickleTensor>>(parameter->data);
@@ -80,7 +80,7 @@ assert d['counter'] == collections.Counter('aa') and d['array'] == bytearray(b'x
 }
 
 TEST(PythonReads, MergedWeightsOfEitherFormat) {
-  Folder folder;
+  TemporaryFolder folder;
   const std::string shards = std::string(ACCELERATE_TEST_GOLDEN) + "/checkpoints/model_sharded";
   for (const std::string flag : {"--unsafe_serialization", ""}) {
     std::vector<std::string> command = {ACCELERATE_CLI, "merge-weights", shards, folder / "out"};

@@ -2,8 +2,8 @@
 
 #include <fstream>
 
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 // Workers that use the real Python Accelerate, started by our launcher.
 namespace accelerate::testing {
@@ -23,7 +23,7 @@ os._exit(0)
 )";
 
 TEST(PythonWorkers, AScriptWithPythonAccelerateGathersOnTwoProcessesOfOurLauncher) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "gather.py") << kGather;
   const auto result =
       run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "2", "--main_process_port", "0", "--mixed_precision",
@@ -37,7 +37,7 @@ TEST(PythonWorkers, AScriptWithPythonAccelerateGathersOnTwoProcessesOfOurLaunche
 }
 
 TEST(PythonWorkers, AModuleFindsTheSettingsOfItsConfigFile) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::ofstream(folder / "settings.py") << R"(
 import os
 from accelerate.utils import TorchDynamoPlugin

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
@@ -20,32 +21,15 @@ using accelerate::testing::ProgramResult;
 using accelerate::testing::run_program;
 using accelerate::testing::RunningProgram;
 using accelerate::testing::start_ranks;
+using accelerate::testing::TemporaryFolder;
 using accelerate::testing::Variables;
 
-/// A folder of a test's own, removed with it.
-class Place {
- public:
-  Place() {
-    if (mkdtemp(path_.data()) == nullptr) throw std::runtime_error("no temporary folder");
-  }
-  ~Place() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  const std::string& path() const { return path_; }
-
-  /// What lies in a folder of it.
-  std::set<std::string> entries(const std::string& folder = "") const {
-    std::set<std::string> names;
-    for (const auto& entry : fs::directory_iterator(path_ + "/" + folder)) names.insert(entry.path().filename().string());
-    return names;
-  }
-
- private:
-  std::string path_ = (fs::temp_directory_path() / "accelerate_saver_XXXXXX").string();
-};
+/// What lies in a folder.
+std::set<std::string> entries_of(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
 
 // --- Kills ----------------------------------------------------------------------------------------------------------------
 
@@ -87,15 +71,15 @@ void expect_nothing_lost(const std::string& output) {
 
 void expect_survived(const std::string& scene, int processes, int seed, const std::string& undisturbed) {
   SCOPED_TRACE(scene + ", " + std::to_string(processes) + " processes, seed " + std::to_string(seed));
-  const Place place;
-  const auto result = train(scene, place.path(), processes, seed, kKillsOfALaunch);
+  const TemporaryFolder place;
+  const auto result = train(scene, place.name(), processes, seed, kKillsOfALaunch);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, " was ended by SIGKILL"), kKillsOfALaunch) << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, "skips"), 0) << result.errors;
   EXPECT_EQ(last_line(result.output), undisturbed);
   expect_nothing_lost(result.output);
-  EXPECT_EQ(place.entries(), std::set<std::string>{"checkpoints"});
-  EXPECT_EQ(place.entries("checkpoints"), (std::set<std::string>{"checkpoint_38", "checkpoint_39"}));
+  EXPECT_EQ(entries_of(place.path()), std::set<std::string>{"checkpoints"});
+  EXPECT_EQ(entries_of(place / "checkpoints"), (std::set<std::string>{"checkpoint_38", "checkpoint_39"}));
 }
 
 /// Calls `play` with 0, 1 … `count` - 1, by three threads.
@@ -119,8 +103,8 @@ void in_threads(int count, const std::function<void(int)>& play) {
 TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
   std::array<std::string, 3> undisturbed;  // by one process, by two and by three
   in_threads(3, [&](int i) {
-    const Place place;
-    undisturbed[static_cast<size_t>(i)] = last_line(train("train", place.path(), i + 1, 0, 0).output);
+    const TemporaryFolder place;
+    undisturbed[static_cast<size_t>(i)] = last_line(train("train", place.name(), i + 1, 0, 0).output);
   });
   for (const auto& line : undisturbed) ASSERT_TRUE(line.starts_with("steps 40 checksum ")) << line;
   const char* wanted = std::getenv("ACCELERATE_TEST_KILLS");
@@ -130,10 +114,10 @@ TEST(Kills, ARunThatIsKilledWhileItSavesEndsAsIfItHadNotBeen) {
   });
 }
 
-ProgramResult play(const std::string& scene, const Place& place, Variables variables = {}) {
+ProgramResult play(const std::string& scene, const TemporaryFolder& place, Variables variables = {}) {
   variables["ACCELERATE_USE_CPU"] = "true";
   variables["OMP_NUM_THREADS"] = "1";
-  return run_program({ACCELERATE_SAVER, scene, place.path()}, {.environment = variables, .limit = kPatience});
+  return run_program({ACCELERATE_SAVER, scene, place.name()}, {.environment = variables, .limit = kPatience});
 }
 
 TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
@@ -143,7 +127,7 @@ TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
                                                            {"every_instant_of_save_model", true},
                                                            {"every_instant_of_the_same_number", false},
                                                            {"every_instant_of_a_replacing_save", false}}) {
-    const Place place;
+    const TemporaryFolder place;
     const auto result = play(scene, place, exchanges ? Variables{} : Variables{{"ACCELERATE_TEST_NO_EXCHANGE", "1"}});
     EXPECT_EQ(result.exit_code, 0) << scene << ": " << result.output << result.errors;
     EXPECT_NE(result.output.find(": many instants\n"), std::string::npos) << scene << ": " << result.output << result.errors;
@@ -155,23 +139,23 @@ TEST(Kills, NoInstantOfASaveIsABadOneToDieAt) {
 
 TEST(Saver, AProcessThatDiesInASaveIsNamedByTheOthersAndNothingOfItStays) {
   for (const std::string scene : {"dies_in_save", "dies_in_async_save"}) {
-    const Place place;
-    const auto ranks = start_ranks({ACCELERATE_SAVER, scene, place.path()}, 3);
+    const TemporaryFolder place;
+    const auto ranks = start_ranks({ACCELERATE_SAVER, scene, place.name()}, 3);
     for (int rank : {0, 1}) {
       const auto result = ranks[static_cast<size_t>(rank)]->wait();
       EXPECT_NE(result.output.find("process " + std::to_string(rank) + " heard: "), std::string::npos) << result.output;
       EXPECT_NE(result.output.find("Rank 2 is dead."), std::string::npos) << scene << result.output << result.errors;
       EXPECT_LT(result.seconds, 40) << scene;
     }
-    EXPECT_TRUE(place.entries().empty()) << scene << ": " << *place.entries().begin();
+    EXPECT_TRUE(entries_of(place.path()).empty()) << scene << ": " << *entries_of(place.path()).begin();
   }
 }
 
 /// A checkpoint of so many ranks is there, and nothing else.
-void expect_committed(const Place& place, int ranks) {
-  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
-  if (!fs::exists(place.path() + "/saved")) return;
-  const auto names = place.entries("saved");
+void expect_committed(const TemporaryFolder& place, int ranks) {
+  EXPECT_EQ(entries_of(place.path()), std::set<std::string>{"saved"});
+  if (!fs::exists(place / "saved")) return;
+  const auto names = entries_of(place / "saved");
   for (const std::string name : {"accelerate_manifest.json", "model.safetensors"}) EXPECT_TRUE(names.contains(name)) << name;
   for (int i = 0; i < ranks; ++i) EXPECT_TRUE(names.contains("random_states_" + std::to_string(i) + ".pkl")) << i;
   for (const auto& name : names) EXPECT_EQ(name.find("report"), std::string::npos) << name;
@@ -186,9 +170,9 @@ TEST(Saver, ASaveBehindTheRunIsWholeHoweverTheRunEnds) {
        {End{"leaves_while_saving", 0, 1, 0}, End{"leaves_while_saving", 0, 2, 0}, End{"leaves_while_saving", 0, 2, 1},
         End{"leaves_while_saving", 0, 3, 1}, End{"leaves_while_saving", 0, 3, 2}, End{"throws_while_saving", 3, 2, 0}}) {
     SCOPED_TRACE(scene + " of " + std::to_string(processes) + ", the last to write is " + std::to_string(last));
-    const Place place;
+    const TemporaryFolder place;
     const Variables variables = {{"ACCELERATE_TEST_LAST", std::to_string(last)}};
-    for (const auto& rank : start_ranks({ACCELERATE_SAVER, scene, place.path()}, processes, variables)) {
+    for (const auto& rank : start_ranks({ACCELERATE_SAVER, scene, place.name()}, processes, variables)) {
       const auto result = rank->wait();
       EXPECT_EQ(result.exit_code, code) << result.output << result.errors;
       EXPECT_EQ(result.errors, "");
@@ -198,18 +182,18 @@ TEST(Saver, ASaveBehindTheRunIsWholeHoweverTheRunEnds) {
 }
 
 TEST(Saver, ARunThatEndsDoesNotWaitForThePartOfARankThatDied) {
-  const Place place;
-  const auto ranks = start_ranks({ACCELERATE_SAVER, "dies_behind_the_run", place.path()}, 3);
+  const TemporaryFolder place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "dies_behind_the_run", place.name()}, 3);
   for (const auto& rank : ranks) EXPECT_LT(rank->wait().seconds, 40);
-  EXPECT_FALSE(place.entries().contains("saved"));
+  EXPECT_FALSE(entries_of(place.path()).contains("saved"));
   // What was staged is in nobody's way.
   EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
   expect_committed(place, 1);
 }
 
 TEST(Saver, ASaveWhoseReportsAreSeenLateIsCommittedByTheCallThatWaitsForIt) {
-  const Place place;
-  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "sees_no_reports", place.path()}, 2)) {
+  const TemporaryFolder place;
+  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "sees_no_reports", place.name()}, 2)) {
     const auto result = rank->wait();
     EXPECT_NE(result.output.find(" heard nothing\n"), std::string::npos) << result.output << result.errors;
   }
@@ -217,23 +201,23 @@ TEST(Saver, ASaveWhoseReportsAreSeenLateIsCommittedByTheCallThatWaitsForIt) {
 }
 
 TEST(Saver, ASaveWhoseMainProcessDiedIsCompletedByThoseThatLiveAndKeepsOtherRunsAwayUntilThen) {
-  const Place place;
-  const auto ranks = start_ranks({ACCELERATE_SAVER, "outlives_the_main_process", place.path()}, 2);
+  const TemporaryFolder place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "outlives_the_main_process", place.name()}, 2);
   ranks[1]->wait_for_output("still writing");
   ranks[0]->wait();
   const auto refused = play("saves_to_a_folder", place).output;
-  EXPECT_NE(refused.find(" saves to " + place.path() + "/saved already"), std::string::npos) << refused;
-  std::ofstream(place.path() + "/write_on") << "now";
+  EXPECT_NE(refused.find(" saves to " + place.name() + "/saved already"), std::string::npos) << refused;
+  std::ofstream(place.name() + "/write_on") << "now";
   const auto result = ranks[1]->wait();
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  fs::remove(place.path() + "/write_on");
+  fs::remove(place.name() + "/write_on");
   expect_committed(place, 2);
   EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
 }
 
 TEST(Saver, MachinesThatKeepTheirOwnCheckpointsGoOnFromOneThatAllHave) {
-  const Place place;
-  const auto ranks = start_ranks({ACCELERATE_SAVER, "machines_of_their_own", place.path()}, 2, {}, 1);
+  const TemporaryFolder place;
+  const auto ranks = start_ranks({ACCELERATE_SAVER, "machines_of_their_own", place.name()}, 2, {}, 1);
   for (const auto& rank : ranks) {
     const auto result = rank->wait();
     const auto at = [&](const std::string& text) { return result.output.find(text); };
@@ -254,33 +238,33 @@ std::vector<ProgramResult> as_nobody(const std::string& scene, const std::string
 }
 
 TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
-  const Place place;
-  fs::permissions(place.path(), fs::perms(0755));
+  const TemporaryFolder place;
+  fs::permissions(place.name(), fs::perms(0755));
   for (const auto* name : {"/closed", "/open", "/unreadable", "/hidden", "/hidden/checkpoints"}) {
-    fs::create_directory(place.path() + name);
+    fs::create_directory(place.name() + name);
   }
-  fs::permissions(place.path() + "/open", fs::perms(0777));
-  for (const auto* name : {"/unreadable", "/hidden/checkpoints"}) fs::permissions(place.path() + name, fs::perms(0700));
-  const auto results = as_nobody("may_not_write", place.path());
+  fs::permissions(place.name() + "/open", fs::perms(0777));
+  for (const auto* name : {"/unreadable", "/hidden/checkpoints"}) fs::permissions(place.name() + name, fs::perms(0700));
+  const auto results = as_nobody("may_not_write", place.name());
   for (size_t i = 0; i < results.size(); ++i) {
     const auto count = [&](const std::string& text) { return RunningProgram::occurrences(results[i].output, text); };
     const std::string all = results[i].output + results[i].errors;
-    EXPECT_EQ(count("heard: save_state: rank 0: Cannot make " + place.path() + "/closed/.saved.unfinished.lock: Permission"), 2)
+    EXPECT_EQ(count("heard: save_state: rank 0: Cannot make " + place.name() + "/closed/.saved.unfinished.lock: Permission"), 2)
         << all;
-    EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/model.safetensors: Permission denied."), 1) << all;
-    EXPECT_EQ(count("heard: Cannot write " + place.path() + "/closed/a.safetensors: Permission denied."), 1) << all;
-    EXPECT_EQ(count("heard: load_state: rank 0: Cannot look for " + place.path() + "/unreadable/"), 1) << all;
-    EXPECT_EQ(count("Cannot look for checkpoints in " + place.path() + "/hidden/checkpoints: Permission denied."), 1) << all;
+    EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/model.safetensors: Permission denied."), 1) << all;
+    EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/a.safetensors: Permission denied."), 1) << all;
+    EXPECT_EQ(count("heard: load_state: rank 0: Cannot look for " + place.name() + "/unreadable/"), 1) << all;
+    EXPECT_EQ(count("Cannot look for checkpoints in " + place.name() + "/hidden/checkpoints: Permission denied."), 1) << all;
     EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
   }
-  EXPECT_EQ(place.entries("open"), std::set<std::string>{"saved"});
-  EXPECT_TRUE(place.entries("closed").empty());
+  EXPECT_EQ(entries_of(place / "open"), std::set<std::string>{"saved"});
+  EXPECT_TRUE(entries_of(place / "closed").empty());
 }
 
 // --- Refusals, and several runs in one place --------------------------------------------------------------------------------
 
 TEST(Saver, WhateverTheSystemRefusesNothingIsLost) {
-  const Place place;
+  const TemporaryFolder place;
   const auto result = play("every_refusal", place);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.output, "refusals of saves: many"), 6) << result.output << result.errors;
@@ -290,17 +274,17 @@ TEST(Saver, WhateverTheSystemRefusesNothingIsLost) {
 TEST(Saver, RandomScenesLoseNothing) {
   const char* wanted = std::getenv("ACCELERATE_TEST_SCENES");
   const int scenes = (wanted ? std::atoi(wanted) : 30) / 3;  // of one process, of two and of three
-  const Place alone;
+  const TemporaryFolder alone;
   const auto result = play("random_scenes", alone, {{"ACCELERATE_TEST_SCENES", std::to_string(scenes)}});
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(result.output, "nothing lost\n") << result.errors;
   constexpr int kAtOnce = 10;
   for (int seed = 0; seed * kAtOnce < scenes; ++seed) {
     for (const int processes : {2, 3}) {
-      const Place place;
+      const TemporaryFolder place;
       const Variables variables = {{"ACCELERATE_TEST_SCENES", std::to_string(kAtOnce)},
                                    {"ACCELERATE_TEST_SEED", std::to_string(seed)}};
-      for (const auto& rank : start_ranks({ACCELERATE_SAVER, "random_scenes", place.path()}, processes, variables)) {
+      for (const auto& rank : start_ranks({ACCELERATE_SAVER, "random_scenes", place.name()}, processes, variables)) {
         const auto said = rank->wait();
         EXPECT_EQ(said.exit_code, 0) << processes << " processes, seed " << seed << said.output << said.errors;
         EXPECT_EQ(said.output, "nothing lost\n") << processes << " processes, seed " << seed << said.errors;
@@ -310,38 +294,38 @@ TEST(Saver, RandomScenesLoseNothing) {
 }
 
 TEST(Saver, ARankWithoutAThreadForASaveIsNamedByAllAtOnce) {
-  const Place place;
-  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "no_thread_for_a_save", place.path()}, 3)) {
+  const TemporaryFolder place;
+  for (const auto& rank : start_ranks({ACCELERATE_SAVER, "no_thread_for_a_save", place.name()}, 3)) {
     const auto result = rank->wait();
     EXPECT_NE(result.output.find("heard: save_state: rank 2: "), std::string::npos) << result.output << result.errors;
     EXPECT_NE(result.output.find("heard nothing\n"), std::string::npos) << result.output << result.errors;
     EXPECT_LT(result.seconds, 40);
   }
-  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
+  EXPECT_EQ(entries_of(place.path()), std::set<std::string>{"saved"});
 }
 
 TEST(Saver, FilesOfHooksAreDurable) {
-  const Place place;
+  const TemporaryFolder place;
   EXPECT_EQ(play("hook_files_are_durable", place).output, "more: 3\n");
 }
 
 TEST(Saver, ASecondRunInOneProjectIsRefusedUntilTheFirstHasEnded) {
-  const Place place;
-  RunningProgram first({ACCELERATE_SAVER, "saves_and_waits", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  const TemporaryFolder place;
+  RunningProgram first({ACCELERATE_SAVER, "saves_and_waits", place.name()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   first.wait_for_output("saved by ");
   const auto refused = play("saves_once", place).output;
   EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
-  EXPECT_NE(refused.find(" saves to " + place.path() + " already"), std::string::npos) << refused;
-  EXPECT_EQ(place.entries("checkpoints"), std::set<std::string>{"checkpoint_0"});
+  EXPECT_NE(refused.find(" saves to " + place.name() + " already"), std::string::npos) << refused;
+  EXPECT_EQ(entries_of(place / "checkpoints"), std::set<std::string>{"checkpoint_0"});
   first.signal(SIGKILL);
   first.wait();
   EXPECT_NE(play("saves_once", place).output.find("heard nothing"), std::string::npos) << "no lock outlives its process";
-  EXPECT_EQ(place.entries(), std::set<std::string>{"checkpoints"});
+  EXPECT_EQ(entries_of(place.path()), std::set<std::string>{"checkpoints"});
 }
 
 TEST(Saver, AReaderMayLookWhileARunSavesAndRemoves) {
-  const Place place;
-  RunningProgram writer({ACCELERATE_SAVER, "saves_many", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  const TemporaryFolder place;
+  RunningProgram writer({ACCELERATE_SAVER, "saves_many", place.name()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   const auto reader = play("reads_many", place);
   EXPECT_EQ(reader.output, "read all\n") << reader.errors;
   EXPECT_EQ(reader.errors, "");
@@ -349,20 +333,20 @@ TEST(Saver, AReaderMayLookWhileARunSavesAndRemoves) {
 }
 
 TEST(Saver, ASecondRunInAFolderOfItsOwnIsRefusedWhileTheFirstSaves) {
-  const Place place;
-  RunningProgram first({ACCELERATE_SAVER, "waits_in_a_save", place.path()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
+  const TemporaryFolder place;
+  RunningProgram first({ACCELERATE_SAVER, "waits_in_a_save", place.name()}, {.environment = {{"ACCELERATE_USE_CPU", "true"}}});
   first.wait_for_output("saving");
   const auto refused = play("saves_to_a_folder", place).output;
   EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
-  EXPECT_NE(refused.find(" saves to " + place.path() + "/saved already"), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" saves to " + place.name() + "/saved already"), std::string::npos) << refused;
   first.signal(SIGKILL);
   first.wait();
   EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);
-  EXPECT_EQ(place.entries(), std::set<std::string>{"saved"});
+  EXPECT_EQ(entries_of(place.path()), std::set<std::string>{"saved"});
 }
 
 TEST(Saver, WithoutFileLocksThatIsSaidOnceAndNothingIncompleteIsCommitted) {
-  const Place place;
+  const TemporaryFolder place;
   const auto result = play("saves_without_locks", place, {{"ACCELERATE_TEST_NO_LOCKS", "1"}});
   EXPECT_EQ(RunningProgram::occurrences(result.errors, " is on a file system without file locks ("), 1) << result.errors;
   EXPECT_NE(result.output.find("another process has removed or replaced"), std::string::npos) << result.output << result.errors;

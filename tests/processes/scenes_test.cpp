@@ -9,10 +9,12 @@
 #include <regex>
 
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
 using accelerate::testing::RunningProgram;
+using accelerate::testing::TemporaryFolder;
 using accelerate::testing::Variables;
 using accelerate::testing::wait_until;
 
@@ -29,18 +31,12 @@ std::string normalised(std::string text) {
 class Scene {
  public:
   Scene(const std::string& name, int size, Variables variables = {}, int per_machine = 0) {
-    folder_ = (std::filesystem::temp_directory_path() / "accelerate_scene_XXXXXX").string();
-    if (mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    ranks_ = accelerate::testing::start_ranks({ACCELERATE_SCENES, name, folder_}, size, variables, per_machine);
-  }
-  ~Scene() {
-    ranks_.clear();
-    std::filesystem::remove_all(folder_);
+    ranks_ = accelerate::testing::start_ranks({ACCELERATE_SCENES, name, folder_.name()}, size, variables, per_machine);
   }
 
   RunningProgram& rank(int number) { return *ranks_[static_cast<size_t>(number)]; }
-  const std::string& folder() const { return folder_; }
-  void leave_file(const std::string& name) { std::ofstream(folder_ + "/" + name) << "here"; }
+  const std::string& folder() const { return folder_.name(); }
+  void leave_file(const std::string& name) { std::ofstream(folder_ / name) << "here"; }
 
   /// What a rank printed until its end.
   std::string output(int number) { return normalised(rank(number).wait().output); }
@@ -48,7 +44,7 @@ class Scene {
   std::string errors_so_far(int number) { return normalised(rank(number).errors()); }
 
  private:
-  std::string folder_;
+  TemporaryFolder folder_;  // outlives the ranks
   std::vector<std::unique_ptr<RunningProgram>> ranks_;
 };
 

@@ -3,8 +3,8 @@
 
 #include <fstream>
 
-#include "launch/folder.h"
 #include "support/run_program.h"
+#include "support/temporary_folder.h"
 
 namespace accelerate::testing {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kReady = "Test is a success! You are ready for your distributed training!\n";
 
 ProgramResult test_command(int processes, const std::string& precision = "no") {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string config = folder / "config.yaml";
   std::ofstream(config) << "compute_environment: LOCAL_MACHINE\ndistributed_type: " << (processes > 1 ? "MULTI_CPU" : "'NO'")
                         << "\nmixed_precision: '" << precision << "'\nnum_machines: 1\nnum_processes: " << processes

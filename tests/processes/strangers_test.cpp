@@ -6,12 +6,14 @@
 #include <sstream>
 
 #include "support/ranks.h"
+#include "support/temporary_folder.h"
 
 namespace {
 
-using accelerate::testing::free_port;
+using accelerate::testing::HeldPort;
 using accelerate::testing::ProgramResult;
 using accelerate::testing::RunningProgram;
+using accelerate::testing::TemporaryFolder;
 using accelerate::testing::Variables;
 using accelerate::testing::wait_until;
 
@@ -36,11 +38,11 @@ class Meeting {
                                             accelerate::testing::RunOptions{.environment = variables});
   }
 
-  std::string port() const { return std::to_string(port_); }
+  const std::string& port() const { return port_.text(); }
 
  private:
   const std::string address_;
-  const int port_ = free_port();
+  const HeldPort port_;
 };
 
 void expect_refused(const ProgramResult& result, const std::string& why) {
@@ -58,15 +60,11 @@ void expect_sum(RunningProgram& program, int sum) {
 /// The probe under another name, as another program.
 class OtherProgram {
  public:
-  OtherProgram() {
-    EXPECT_NE(::mkdtemp(folder_.data()), nullptr);
-    std::filesystem::create_symlink(ACCELERATE_PROBE, path());
-  }
-  ~OtherProgram() { std::filesystem::remove_all(folder_); }
-  std::string path() const { return folder_ + "/other"; }
+  OtherProgram() { std::filesystem::create_symlink(ACCELERATE_PROBE, path()); }
+  std::string path() const { return folder_ / "other"; }
 
  private:
-  std::string folder_ = (std::filesystem::temp_directory_path() / "accelerate_other_XXXXXX").string();
+  TemporaryFolder folder_;
 };
 
 TEST(Strangers, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
@@ -112,8 +110,8 @@ TEST(Strangers, TheSecondToClaimARankIsRefusedOnBothSides) {
 constexpr const char* kSecret = "a secret of thirty characters.";
 
 TEST(Strangers, WithoutTheSharedSecretAreRefusedOnBothSides) {
-  std::string file = (std::filesystem::temp_directory_path() / "accelerate_secret_XXXXXX").string();
-  ::close(::mkstemp(file.data()));
+  const TemporaryFolder folder;
+  const std::string file = folder / "secret";
   std::ofstream(file) << kSecret << "\n";
   const Meeting meeting;
   const auto first = meeting.start(0, {{"ACCELERATE_RENDEZVOUS_SECRET", kSecret}});
@@ -124,7 +122,6 @@ TEST(Strangers, WithoutTheSharedSecretAreRefusedOnBothSides) {
   expect_sum(*first, 3);
   expect_sum(*second, 3);
   EXPECT_EQ(RunningProgram::occurrences(first->errors(), "was refused"), 2) << first->errors();
-  std::filesystem::remove(file);
 }
 
 TEST(Strangers, ARankWithASecretDoesNotJoinAJobWithoutOne) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "big_model/towers.h"
+#include "support/error_text.h"
 
 namespace fs = std::filesystem;
 using towers::empty_tower;
@@ -16,6 +17,8 @@ using towers::Saved;
 using towers::Tower;
 
 namespace {
+
+using accelerate::testing::message_of;
 
 /// A tower on disk with room for one layer at a time.
 struct OnDisk {
@@ -26,15 +29,6 @@ struct OnDisk {
   Tower tower;
   std::optional<accelerate::DispatchedModel<towers::TowerImpl>> model;
 };
-
-std::string error_text(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 void expect_part(const std::string& part, const std::string& text) { EXPECT_NE(text.find(part), std::string::npos) << text; }
 
@@ -176,7 +170,7 @@ TEST(OffloadedWeights, WorkInInferenceModeAndWithoutGradients) {
 TEST(OffloadedWeights, OfACheckpointAreNotChanged) {
   const Saved saved;
   OnDisk disk(saved);
-  const std::string error = error_text([&] {
+  const std::string error = message_of<std::exception>([&] {
     const torch::NoGradGuard no_grad;
     disk.tower->head->weight.mul_(2);
   });
@@ -234,7 +228,7 @@ TEST(OffloadedWeights, APointerToThemNeedsAScope) {
     return requires { storage.clear_data_ptr_access_error_msg_(); };
   };
   if (has_messages(*weight.storage().unsafeGetStorageImpl())) {
-    const std::string error = error_text([&] { weight.data_ptr(); });
+    const std::string error = message_of<std::exception>([&] { weight.data_ptr(); });
     expect_part("head.weight", error);
     expect_part("materialized", error);
   } else {  // LibTorch 2.11
@@ -284,10 +278,10 @@ TEST(OffloadedWeights, AFileThatIsChangedOrCutIsAnErrorAndNotWrongNumbers) {
       }
     }
     disk.model->release_memory();
-    const std::string error = error_text([&] { (*disk.model)(saved.tokens); });
+    const std::string error = message_of<std::exception>([&] { (*disk.model)(saved.tokens); });
     expect_part("model-0000", error);
     expect_part("changed", error);
-    expect_part("changed", error_text([&] { (*disk.model)(saved.tokens); }));
+    expect_part("changed", message_of<std::exception>([&] { (*disk.model)(saved.tokens); }));
   }
 }
 
@@ -324,7 +318,7 @@ TEST(OffloadedWeights, AFileThatIsChangedOrCutWhileItIsReadIsAnErrorAndNotWrongN
     }
     other.join();
     model.release_memory();
-    expect_part("changed", error_text([&] { model(input); }));
+    expect_part("changed", message_of<std::exception>([&] { model(input); }));
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "support/free_port.h"
+#include "support/held_port.h"
 #include "support/run_program.h"
 
 namespace accelerate::testing {
@@ -13,7 +13,7 @@ using Variables = std::map<std::string, std::optional<std::string>>;
 /// `per_machine` of them share a machine; 0: all do.
 inline std::vector<std::unique_ptr<RunningProgram>> start_ranks(const std::vector<std::string>& command, int size,
                                                                 const Variables& variables = {}, int per_machine = 0) {
-  const auto port = std::to_string(free_port());
+  const auto port = std::make_shared<HeldPort>();
   if (per_machine == 0) per_machine = size;
   std::vector<std::unique_ptr<RunningProgram>> ranks;
   for (int rank = 0; rank < size; ++rank) {
@@ -27,8 +27,8 @@ inline std::vector<std::unique_ptr<RunningProgram>> start_ranks(const std::vecto
                   {"LOCAL_WORLD_SIZE", std::to_string(per_machine)},
                   {"GROUP_RANK", std::to_string(rank / per_machine)},
                   {"MASTER_ADDR", "127.0.0.1"},
-                  {"MASTER_PORT", port}});
-    ranks.push_back(std::make_unique<RunningProgram>(command, RunOptions{.environment = table}));
+                  {"MASTER_PORT", port->text()}});
+    ranks.push_back(std::make_unique<RunningProgram>(command, RunOptions{.environment = table, .kept = port}));
   }
   return ranks;
 }

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -33,6 +34,8 @@ struct RunOptions {
   std::map<std::string, std::optional<std::string>> environment = {};
   /// What it finds on stdin.
   std::string input = {};
+  /// What must last as long as the program is watched.
+  std::shared_ptr<const void> kept = {};
   /// A program that takes longer is killed, and `wait` throws.
   std::chrono::seconds limit{60};
 };

@@ -1,6 +1,5 @@
 #include "support/together.h"
 
-#include <cstdlib>
 #include <iostream>
 
 namespace {
@@ -40,17 +39,6 @@ accelerate::Accelerator& Together::accelerator() {
     shared_accelerator =
         std::make_unique<accelerate::Accelerator>(accelerate::AcceleratorOptions{.timeout = std::chrono::seconds(60)});
   return *shared_accelerator;
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "accelerate_test_XXXXXX").string();
-  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 int main(int argc, char** argv) {

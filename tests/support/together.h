@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 /// Tests that all processes of a launch run in step, on whatever number of them there is. They use EXPECT, not ASSERT: a
 /// process that leaves a test early would leave its peers waiting.
 class Together : public ::testing::Test {
@@ -18,19 +20,7 @@ class Together : public ::testing::Test {
   static int world() { return accelerator().num_processes(); }
 };
 
-/// A folder of this test's own, removed with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using accelerate::testing::TemporaryFolder;
 
 /// A folder that all processes know, removed when all are done with it.
 class CommonFolder {

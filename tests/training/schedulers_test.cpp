@@ -8,10 +8,13 @@
 
 #include <type_traits>
 
+#include "support/error_text.h"
+
 // What the formulas give is in conformance/schedulers_test.cpp.
 namespace {
 
 using accelerate::UsageError;
+using accelerate::testing::message_of;
 
 torch::optim::SGD sgd_with_rates(const std::vector<double>& rates) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -24,16 +27,6 @@ torch::optim::SGD sgd_with_rates(const std::vector<double>& rates) {
 
 double rate_of_group(torch::optim::Optimizer& optimizer, size_t group = 0) {
   return optimizer.param_groups()[group].options().get_lr();
-}
-
-/// The text of the UsageError that a call throws.
-std::string usage_error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 class HalvingScheduler final : public accelerate::LRScheduler {
@@ -82,7 +75,7 @@ TEST(Schedulers, OneOfTheUsersOwnStepsSavesAndLoads) {
 TEST(Schedulers, OneThatNeverStartedSaysSo) {
   auto sgd = sgd_with_rates({1});
   ForgetfulScheduler forgetful(sgd);
-  EXPECT_NE(usage_error_of([&] { forgetful.step(); }).find("start()"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { forgetful.step(); }).find("start()"), std::string::npos);
 }
 
 TEST(Schedulers, AStepThatFailsIsNotCounted) {
@@ -90,7 +83,7 @@ TEST(Schedulers, AStepThatFailsIsNotCounted) {
   accelerate::OneCycleLR cycle(sgd, {.max_lr = 1, .total_steps = 2});
   cycle.step();
   cycle.step();
-  EXPECT_NE(usage_error_of([&] { cycle.step(); }).find("step 3 of a cycle of 2"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { cycle.step(); }).find("step 3 of a cycle of 2"), std::string::npos);
   EXPECT_EQ(cycle.last_epoch(), 2);
   EXPECT_EQ(cycle.step_count(), 3);
 }
@@ -100,7 +93,8 @@ TEST(Schedulers, AGroupAddedLaterIsAnErrorWhereItsRateIsUnknown) {
   accelerate::LambdaLR lambda(sgd, [](int64_t) { return 0.5; });
   accelerate::ExponentialLR exponential(sgd, 0.5);
   sgd.add_param_group(torch::optim::OptimizerParamGroup({torch::zeros(1)}));
-  EXPECT_NE(usage_error_of([&] { lambda.step(); }).find("1 learning rates for the 2 parameter groups"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { lambda.step(); }).find("1 learning rates for the 2 parameter groups"),
+            std::string::npos);
   EXPECT_NO_THROW(exponential.step());
 }
 
@@ -108,18 +102,19 @@ TEST(Schedulers, AStateThatDoesNotFitChangesNothing) {
   auto one = sgd_with_rates({1}), two = sgd_with_rates({1, 1});
   accelerate::StepLR of_one(one, {.step_size = 2}), of_two(two, {.step_size = 3});
   of_one.step();
-  EXPECT_NE(usage_error_of([&] { of_two.load_state_dict(of_one.state_dict()); }).find("1 parameter groups"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { of_two.load_state_dict(of_one.state_dict()); }).find("1 parameter groups"),
+            std::string::npos);
   auto bad = of_one.state_dict();
   bad["step_size"] = 5;
   bad["gamma"] = "half";
-  EXPECT_NE(usage_error_of([&] { of_one.load_state_dict(bad); }).find("\"gamma\""), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { of_one.load_state_dict(bad); }).find("\"gamma\""), std::string::npos);
   EXPECT_EQ(of_one.state_dict().at("step_size"), accelerate::Value(2));
-  EXPECT_NE(usage_error_of([&] { of_one.load_state_dict({{"weight", 1}}); }).find("last_epoch"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { of_one.load_state_dict({{"weight", 1}}); }).find("last_epoch"), std::string::npos);
   accelerate::MultiStepLR milestones(one, {.milestones = {3, 5}});
   for (const std::string milestone : {"", "-", "3-4", "five", "99999999999999999999"}) {
     auto strange = milestones.state_dict();
     strange["milestones"] = accelerate::StateDict{{milestone, 1}};
-    EXPECT_NE(usage_error_of([&] { milestones.load_state_dict(strange); }).find("\"milestones\""), std::string::npos)
+    EXPECT_NE(message_of<UsageError>([&] { milestones.load_state_dict(strange); }).find("\"milestones\""), std::string::npos)
         << milestone;
   }
 }
@@ -133,11 +128,11 @@ TEST(Schedulers, ComposedStatesAreLoadedAllOrNotAtAll) {
   state["last_epoch"] = 3;
   state["_schedulers"].as<accelerate::Value::List>()[0].as<accelerate::StateDict>()["last_epoch"] = 2;
   state["_schedulers"].as<accelerate::Value::List>()[1].as<accelerate::StateDict>()["gamma"] = "half";
-  EXPECT_NE(usage_error_of([&] { both.load_state_dict(state); }).find("\"gamma\""), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { both.load_state_dict(state); }).find("\"gamma\""), std::string::npos);
   EXPECT_EQ(both.last_epoch(), 0);
   EXPECT_EQ(warmup.last_epoch(), 0);
   state["_schedulers"].as<accelerate::Value::List>().pop_back();
-  EXPECT_NE(usage_error_of([&] { both.load_state_dict(state); }).find("1 schedulers, but this SequentialLR has 2"),
+  EXPECT_NE(message_of<UsageError>([&] { both.load_state_dict(state); }).find("1 schedulers, but this SequentialLR has 2"),
             std::string::npos);
 }
 
@@ -231,7 +226,8 @@ TEST(Schedulers, ACycleWhosePhaseHasNoLengthBeginsAtItsEnd) {
 /// Each call is a UsageError with a certain text in it.
 void expect_usage_errors(const std::vector<std::pair<std::function<void()>, std::string>>& calls) {
   for (const auto& [call, expected] : calls) {
-    EXPECT_NE(usage_error_of(call).find(expected), std::string::npos) << usage_error_of(call) << "\nhas no " << expected;
+    EXPECT_NE(message_of<UsageError>(call).find(expected), std::string::npos)
+        << message_of<UsageError>(call) << "\nhas no " << expected;
   }
 }
 
@@ -303,7 +299,7 @@ TEST(Schedulers, AComposedOneCannotBeEnteredLate) {
   StepLR a(sgd, {.step_size = 2}), b(sgd, {.step_size = 2});
   ChainedScheduler chain(SchedulerReferences{b});
   SequentialLR sequence(sgd, {a, chain}, {1});
-  EXPECT_NE(usage_error_of([&] { sequence.step(); }).find("can only be its first scheduler"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { sequence.step(); }).find("can only be its first scheduler"), std::string::npos);
   EXPECT_EQ(sequence.last_epoch(), 0);
 }
 

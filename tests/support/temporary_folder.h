@@ -8,18 +8,22 @@
 namespace accelerate::testing {
 
 /// A new, empty folder that is removed with all it holds.
-class Folder {
+class TemporaryFolder {
  public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "accelerate_launch_XXXXXX").string();
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "accelerate_test_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder could be made");
     path_ = name;
   }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::string name() const { return path_; }
+  const std::filesystem::path& path() const { return path_; }
+  const std::string& name() const { return path_.native(); }
 
  private:
   std::filesystem::path path_;

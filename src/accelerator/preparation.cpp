@@ -52,10 +52,23 @@ void check_supported(const Environment& environment) {
   }
 }
 
+/// Options that have no meaning yet: what was asked for and would be ignored is refused. ACCELERATE_DOWNCAST_BF16 speaks of TPUs
+/// alone and is ignored elsewhere, as in Python.
+void check_meaningful(const AcceleratorOptions& options) {
+  if (options.downcast_bf16) {
+    throw UsageError("downcast_bf16 was set: it is for XLA devices, which this version does not support. Leave it off.");
+  }
+  if (!options.project.logging_dir.empty()) {
+    throw UsageError("project.logging_dir is '" + options.project.logging_dir +
+                     "': it is for trackers, which this version does not have. Leave it empty.");
+  }
+}
+
 }  // namespace
 
 /// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
 ProcessState Preparation::join(AcceleratorOptions& options) {
+  check_meaningful(options);
   check_supported(process_environment);
   if (!options.mixed_precision) {
     const auto text = process_environment("ACCELERATE_MIXED_PRECISION");

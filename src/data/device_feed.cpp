@@ -6,7 +6,11 @@
 namespace accelerate::detail {
 
 DeviceFeed::DeviceFeed(std::optional<at::Device> device, bool non_blocking) {
-  if (!device || device->is_cpu()) return;
+  if (!device) return;
+  if (device->is_cpu()) {
+    device_ = at::kCPU;  // what lies on another device comes here
+    return;
+  }
   const c10::impl::VirtualGuardImpl guard(device->type());
   device_ = device->has_index() ? *device : guard.getDevice();
   if (!non_blocking) return;

@@ -11,7 +11,7 @@ namespace accelerate::detail {
 /// Moves batches to a device, beside what runs there when it may. One batch is on its way at a time.
 class DeviceFeed {
  public:
-  /// Without a device, or on the CPU, batches stay where they are. `non_blocking`: copy on a stream of its own.
+  /// Without a device batches stay where they are. `non_blocking`: copy on a stream of its own.
   DeviceFeed(std::optional<at::Device> device, bool non_blocking);
   /// Starts on its way what the next `receive` is for.
   void send(const Leaves& batch);

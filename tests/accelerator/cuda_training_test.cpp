@@ -48,6 +48,20 @@ class TogetherCudaTraining : public Together {
   }
 };
 
+TEST_F(TogetherCudaTraining, WithoutPlacementNothingIsSentToTheGpu) {
+  for (const bool places : {true, false}) {
+    Accelerator accelerator({.device_placement = places});
+    torch::nn::Linear net(8, 1);
+    torch::optim::Adagrad adagrad(net->parameters());
+    accelerate::DataLoader data(accelerate::TensorDataset(torch::randn({4, 8}), torch::randn({4, 1})), {.batch_size = 2});
+    auto [model, optimizer, loader] = accelerator.prepare(net, adagrad, data);
+    auto& state = *adagrad.state().at(net->weight.unsafeGetTensorImpl());
+    EXPECT_EQ(net->weight.is_cuda(), places);
+    EXPECT_EQ(static_cast<torch::optim::AdagradParamState&>(state).sum().is_cuda(), places);
+    for (auto& [x, y] : loader) EXPECT_EQ(x.is_cuda() && y.is_cuda(), places);
+  }
+}
+
 TEST_F(TogetherCudaTraining, LearnsInEveryPrecision) {
   for (const auto& [precision, dtype] : {std::pair(Precision::no, torch::kFloat), std::pair(Precision::bf16, torch::kBFloat16),
                                          std::pair(Precision::fp16, torch::kHalf)}) {

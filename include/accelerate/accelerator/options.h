@@ -22,7 +22,7 @@ struct AcceleratorOptions {
   bool cpu = false;
   /// Not given: ACCELERATE_MIXED_PRECISION, else no.
   std::optional<Precision> mixed_precision = {};
-  /// On a TPU, bf16 also for float64. Without one it changes nothing, as in Python.
+  /// On a TPU, bf16 also for float64. UsageError: there are no XLA devices yet.
   bool downcast_bf16 = false;
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in Python.
   int gradient_accumulation_steps = 1;

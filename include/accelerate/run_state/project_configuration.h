@@ -10,7 +10,7 @@ namespace accelerate {
 struct ProjectConfiguration {
   /// A std::filesystem::path is a string here.
   std::string project_dir = {};
-  /// Where trackers write; by default project_dir.
+  /// Where trackers write; by default project_dir. UsageError: there are no trackers yet.
   std::string logging_dir = {};
   /// save_state and load_state without a folder use project_dir/checkpoints/checkpoint_N, N counting on.
   bool automatic_checkpoint_naming = false;

@@ -58,8 +58,8 @@ int main(int argc, char** argv) {
 
   accelerator.print("world size {}, {} points, accuracy before training {:.3f}", accelerator.num_processes(), points,
                     accuracy(accelerator, model, validation_loader));
-  accelerate::ProgressBar bar({.description = "training", .total = epochs * train_loader.size(),
-                               .disable = !accelerator.is_local_main_process()});
+  accelerate::ProgressBar bar(
+      {.description = "training", .total = epochs * train_loader.size(), .disable = !accelerator.is_local_main_process()});
   for (int epoch = 1; epoch <= epochs; ++epoch) {
     auto sum = torch::zeros({});
     for (auto& [inputs, arms] : train_loader) {

@@ -345,12 +345,25 @@ void DataParallel::check_step() {
   }
 }
 
+std::vector<std::string> DataParallel::gradient_order() const {
+  std::vector<std::string> order;
+  for (const size_t number : torch_private::gradient_order(*reducer_)) order.push_back(names_[number]);
+  return order;
+}
+
+void DataParallel::expect_gradient_order(const std::vector<std::string>& names) {
+  if (!std::is_permutation(names.begin(), names.end(), names_.begin(), names_.end())) return;
+  std::vector<size_t> order;
+  for (const auto& name : names)
+    order.push_back(static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin()));
+  torch_private::expect_order(*reducer_, order);
+}
+
 std::optional<StateDict> DataParallel::hook_state() const {
   if (!hook_state_) return {};
   StateDict state = hook_state_->state_dict();
-  Value::List order;
-  for (const size_t number : torch_private::gradient_order(*reducer_)) order.emplace_back(names_[number]);
-  state["order"] = std::move(order);
+  const auto order = gradient_order();
+  state["order"] = Value::List(order.begin(), order.end());
   return state;
 }
 

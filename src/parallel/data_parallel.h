@@ -86,6 +86,13 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// Whatever passes were recorded, none of them has happened (see StepRecording).
   void forget_recorded_pass() { torch_private::forget_pass(*reducer_); }
 
+  /// Names of the trained parameters in the order in which their gradients came, of which buckets are made; empty while it is not
+  /// known.
+  std::vector<std::string> gradient_order() const;
+  /// The next forward pass makes buckets of such an order. Where a gradient lies in a bucket decides how the all-reduce of three
+  /// ranks and more rounds it, so only a resumed run with the same buckets has the same bits. One of other parameters is ignored.
+  void expect_gradient_order(const std::vector<std::string>& names);
+
   /// What the hook that gradients travel by remembers of this process, with the order of buckets that it belongs to; nothing when
   /// it remembers nothing.
   std::optional<StateDict> hook_state() const;

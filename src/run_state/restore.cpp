@@ -10,6 +10,7 @@
 
 #include "checkpoint/module_fit.h"
 #include "data/loader_core.h"
+#include "parallel/data_parallel.h"
 #include "run_state/checkpoint_files.h"
 #include "run_state/checkpoint_reader.h"
 #include "run_state/hook_states.h"
@@ -59,6 +60,17 @@ StateDict at_start_of_epoch(StateDict state) {
   return state;
 }
 
+/// The order in which the gradients of each model came; of none in checkpoints of earlier versions.
+std::vector<std::vector<std::string>> loaded_gradient_orders(const LoadedRun& loaded) {
+  std::vector<std::vector<std::string>> orders;
+  if (!loaded.own || !loaded.own->contains("gradient_orders")) return orders;
+  for (const auto& order : loaded.own->at("gradient_orders").as<Value::List>()) {
+    auto& names = orders.emplace_back();
+    for (const auto& name : order.as<Value::List>()) names.push_back(name.get<std::string>());
+  }
+  return orders;
+}
+
 void load_loaders(RunParts& parts, const LoadedRun& loaded, Rollback& rollback) {
   if (!loaded.own) return;
   load_from(loaded.file(kOwnState), [&] {
@@ -70,6 +82,7 @@ void load_loaders(RunParts& parts, const LoadedRun& loaded, Rollback& rollback) 
     }
     loaded.own->at("sync_gradients").get<bool>();  // throws here, not when weights have been set
     loaded.own->at("step").get<int64_t>();
+    loaded_gradient_orders(loaded);
   });
 }
 
@@ -132,6 +145,10 @@ void restore_weights(RunParts& parts, const LoadedRun& loaded) {
         at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
       }
     }
+  }
+  const auto orders = loaded_gradient_orders(loaded);
+  for (size_t i = 0; i < std::min(orders.size(), parts.models.size()); ++i) {
+    if (const auto& parallel = parts.models[i]->data_parallel()) parallel->expect_gradient_order(orders[i]);
   }
   if (loaded.own) {
     parts.gradients->set_sync_gradients(loaded.own->at("sync_gradients").get<bool>());

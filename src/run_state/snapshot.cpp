@@ -8,6 +8,7 @@
 
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/value_file.h"
+#include "parallel/data_parallel.h"
 #include "run_state/checkpoint_files.h"
 #include "run_state/hook_states.h"
 #include "run_state/parameter_names.h"
@@ -74,6 +75,17 @@ TensorDict pending_gradients(const RunParts& parts) {
   return gradients;
 }
 
+/// Of each model; see DataParallel.
+Value::List gradient_orders_of(const RunParts& parts) {
+  Value::List orders;
+  for (const auto& model : parts.models) {
+    const auto& parallel = model->data_parallel();
+    const auto order = parallel ? parallel->gradient_order() : std::vector<std::string>();
+    orders.emplace_back(Value::List(order.begin(), order.end()));
+  }
+  return orders;
+}
+
 StateDict own_state(const RunParts& parts) {
   Value::List loaders;
   for (const auto& loader : parts.loaders) loaders.emplace_back(loader.state_dict());
@@ -81,7 +93,8 @@ StateDict own_state(const RunParts& parts) {
           {"step", parts.gradients->step()},
           {"sync_gradients", parts.gradients->sync_gradients()},
           {"loaders", std::move(loaders)},
-          {"parameter_names", parameter_names(parts)}};
+          {"parameter_names", parameter_names(parts)},
+          {"gradient_orders", gradient_orders_of(parts)}};
 }
 
 void add_weights(SnapshotFiles& snapshot, const std::vector<TensorDict>& weights, bool safe_serialization) {

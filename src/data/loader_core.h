@@ -42,7 +42,7 @@ struct AnyDataLoader::Core {
   }
   /// What the generators of samples depend on in the pass that begins now.
   SampleSeed sample_seed() const;
-  /// This process's part of its batches; null where they are not shared out by batches.
+  /// This process's part of its batches; null where they are not sharded by batches.
   BatchSamplerShard* shard() const;
   /// Null where the order is not drawn from a seed.
   SeedableRandomSampler* seedable() const;
@@ -54,9 +54,9 @@ struct AnyDataLoader::Core {
   /// What a pass that begins now resumes: loaded here, or into the loader that this one is a part of. Nothing for one that begins
   /// at its beginning.
   std::optional<LoaderProgress> take_resumed();
-  /// Among how many processes the data are shared out.
+  /// Among how many processes the data are sharded.
   int num_processes() const;
-  /// What so many batches of each process are before they are shared out.
+  /// What so many batches of each process are before they are sharded.
   int64_t shared_by(int64_t batches) const;
 
   const LoaderSpec spec;

@@ -64,7 +64,7 @@ struct LoaderProgress {
   bool ended = false;
   /// What this process was given in it.
   int64_t batches = 0;
-  /// The same for all processes together, counted before it is shared out: batches, or samples of an iterable dataset.
+  /// The same for all processes together, counted before it is sharded: batches, or samples of an iterable dataset.
   int64_t shared = 0;
   int num_processes = 1;
   bool split_batches = false;
@@ -75,7 +75,7 @@ struct LoaderProgress {
 
 /// What a pass leaves out at its beginning.
 struct PassStart {
-  /// Batches, or samples of an iterable dataset, before they are shared out.
+  /// Batches, or samples of an iterable dataset, before they are sharded.
   int64_t shared = 0;
   /// Batches of this process.
   int64_t own = 0;

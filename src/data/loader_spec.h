@@ -40,7 +40,7 @@ struct LoaderSpec {
   std::optional<int64_t> visited() const;
   /// Batches of a pass, as Python counts them.
   std::optional<int64_t> length() const;
-  /// Samples in a batch before it is shared out.
+  /// Samples in a batch before it is sharded.
   std::optional<int64_t> whole_batch_size() const;
   /// Samples in a step of all processes, as Python counts them.
   std::optional<int64_t> total_batch_size() const;

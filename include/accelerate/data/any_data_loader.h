@@ -59,7 +59,7 @@ class AnyDataLoader {
   /// numbers that its order was drawn from. The state of the main process serves all.
   StateDict state_dict() const;
   /// The next pass goes on where that one was: the same batches follow, and none when the last one was out. It may have been one
-  /// among another number of processes; then the samples that were left are shared out anew. `skip_first_batches` replaces the
+  /// among another number of processes; then the samples that were left are sharded anew. `skip_first_batches` replaces the
   /// position. UsageError, with nothing changed, when it was in the middle of a pass over data of another length or in another
   /// order, or the batches are of another size.
   void load_state_dict(const StateDict& state);

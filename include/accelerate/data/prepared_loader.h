@@ -22,7 +22,7 @@ struct LoaderPreparation {
   bool put_on_device = true;
   /// Which random numbers are made equal on all processes at the start of each pass; `generator` is that of the sampler.
   std::vector<RngType> rng_types = {RngType::generator};
-  /// Among whom the data are shared out, and which part is read here; by default that of `state`. Not for dispatched loaders.
+  /// Among whom the data are sharded, and which part is read here; by default that of `state`. Not for dispatched loaders.
   std::optional<int> num_processes = {};
   std::optional<int> process_index = {};
 };

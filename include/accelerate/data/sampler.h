@@ -56,7 +56,7 @@ class BatchSampler {
   virtual Source<Indices> batches() = 0;
   /// How many batches a pass has; nothing when that is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
-  /// The length of all batches but the last, before they are shared out; nothing when they vary.
+  /// The length of all batches but the last, before they are sharded; nothing when they vary.
   virtual std::optional<int64_t> batch_size() const { return std::nullopt; }
   /// How many samples all processes together take in a step.
   virtual std::optional<int64_t> total_batch_size() const { return batch_size(); }

@@ -35,8 +35,8 @@ double nanoseconds_each(const std::function<void()>& call) {
 }  // namespace
 
 int main() {
-  accelerate::Logbook logbook;
-  std::array<accelerate::Logbook, 3> peers;
+  accelerate::detail::Logbook logbook;
+  std::array<accelerate::detail::Logbook, 3> peers;
   const at::Tensor tensor = at::zeros({32, 128});
   // Other ranks write all the time, so that what they wrote lies in the cache of another core.
   std::atomic<bool> done = false;
@@ -47,7 +47,7 @@ int main() {
   });
   int contradictions = 0;
   const auto compare = [&](int64_t number) {
-    for (const auto& peer : peers) contradictions += accelerate::contradict(logbook.mark(number), peer.mark(number));
+    for (const auto& peer : peers) contradictions += accelerate::detail::contradict(logbook.mark(number), peer.mark(number));
   };
   const auto collective = [&] {
     const int64_t number = logbook.enter({"gather", std::source_location::current(), &tensor});
@@ -56,7 +56,7 @@ int main() {
   };
   const std::string outline = "{inputs:t,labels:t,weights:[tttt]}";
   const auto nested = [&] {
-    const accelerate::Nesting nesting(outline, 6);
+    const accelerate::detail::Nesting nesting(outline, 6);
     const int64_t number = logbook.enter(
         {.name = "gather", .where = std::source_location::current(), .tensor = &tensor, .nesting = &nesting, .leaf = 3});
     compare(number);

@@ -7,7 +7,7 @@
 #include "console/flag_reader.h"
 #include "core/closest_name.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 std::string see_help(const CommandPage& page) { return "`accelerate " + page.name + " --help` lists them all."; }
@@ -64,4 +64,4 @@ Arguments parse_arguments(const CommandPage& page, const std::vector<std::string
   return arguments;
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 struct CommandPage;
 
@@ -31,4 +31,4 @@ using ArgumentMember = std::variant<std::monostate, bool Arguments::*, std::opti
 /// know, with the closest of what it does, and values or operands that are missing, too many or none of the choices.
 Arguments parse_arguments(const CommandPage& page, const std::vector<std::string>& given);
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

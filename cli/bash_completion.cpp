@@ -3,7 +3,7 @@
 #include "program_name.h"
 #include "shell_completion.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 std::string joined(const std::vector<std::string>& words, const std::string& between = " ") {
@@ -158,4 +158,4 @@ std::string bash_completion(const std::vector<CommandPage>& pages) {
 
 std::vector<std::string> entry_points() { return {kNameBesidePython, "accelerate-config", "accelerate-launch"}; }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 // CMake gives the names in capitals to this file alone: what they hold differs from tree to tree, and nothing else should.
 BuildFacts build_facts() {
@@ -19,4 +19,4 @@ std::string own_executable() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored);
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

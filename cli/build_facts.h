@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 /// What was decided when this program was built.
 struct BuildFacts {
@@ -22,4 +22,4 @@ BuildFacts build_facts();
 /// The file that this program was started from, with links followed.
 std::string own_executable();
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

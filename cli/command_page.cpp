@@ -10,7 +10,7 @@
 #include "formats/memory_estimate.h"
 #include "launch/launch_flags.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 constexpr size_t kHelpColumn = 26;
@@ -242,4 +242,4 @@ std::string help_text(const CommandPage& page) {
   return text;
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -7,7 +7,7 @@
 #include "arguments.h"
 #include "console/flag.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 /// What a shell offers where a word is expected.
 enum class Offer { nothing, files, folders, choices, programs };
@@ -57,4 +57,4 @@ CommandPage command_page(const std::string& name);
 /// What `--help` prints for commands that have no help of their own.
 std::string help_text(const CommandPage& page);
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

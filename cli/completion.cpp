@@ -4,7 +4,7 @@
 #include "shell_completion.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 int run_completion_command(std::vector<std::string> arguments) {
   return run_described("completion", arguments, [](const Arguments& given) {
@@ -14,4 +14,4 @@ int run_completion_command(std::vector<std::string> arguments) {
   });
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

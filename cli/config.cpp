@@ -21,7 +21,7 @@
 #include "described_command.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 std::string path_of(const Arguments& given) { return given.config_file.value_or(default_config_path(process_environment)); }
@@ -102,4 +102,4 @@ int run_config_command(std::vector<std::string> arguments) {
   return run_described(name, arguments, run, "\nThe default file is " + default_config_path(process_environment) + ".\n");
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -8,7 +8,7 @@
 #include "program_name.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 void tell_problem(const std::string& speaker, std::string_view problem) {
   const std::string called = program_name() + speaker.substr(std::string_view("accelerate").size());
@@ -33,4 +33,4 @@ int run_described(const std::string& command, const std::vector<std::string>& gi
   }
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

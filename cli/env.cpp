@@ -12,7 +12,7 @@
 #include "launch/system_report.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 std::string known(const std::string& text) { return text.empty() ? "unknown" : text; }
@@ -113,4 +113,4 @@ int run_env_command(std::vector<std::string> arguments) {
   });
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

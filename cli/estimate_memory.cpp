@@ -8,7 +8,7 @@
 #include "formats/memory_estimate.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 std::string estimate_json(const std::string& model, const WeightSizes& sizes, const std::vector<MemoryEstimate>& estimates) {
@@ -43,4 +43,4 @@ int run_estimate_command(std::vector<std::string> arguments) {
   return run_described("estimate-memory", arguments, estimate_given);
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -5,7 +5,7 @@
 #include "described_command.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 /// Thrown when nobody reads any more: `accelerate inspect ... | head` is no failure.
@@ -33,4 +33,4 @@ int inspect_given(const Arguments& given) {
 
 int run_inspect_command(std::vector<std::string> arguments) { return run_described("inspect", arguments, inspect_given); }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

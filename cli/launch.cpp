@@ -13,7 +13,7 @@
 #include "program_name.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 int refuse(const std::string& problem, int exit_code) {
@@ -54,4 +54,4 @@ int run_launch_command(std::vector<std::string> line) {
   return 0;
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -13,7 +13,7 @@
 #include "program_name.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 struct Subcommand {
@@ -93,14 +93,14 @@ void open_missing_streams() {
 }
 
 }  // namespace
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli
 
 int main(int argc, char** argv) {
-  accelerate::cli::open_missing_streams();
+  accelerate::detail::cli::open_missing_streams();
   try {
-    return accelerate::cli::run(accelerate::cli::arguments_of(argc, argv));
+    return accelerate::detail::cli::run(accelerate::detail::cli::arguments_of(argc, argv));
   } catch (const std::exception& error) {
-    accelerate::cli::tell_problem("accelerate", error.what());
+    accelerate::detail::cli::tell_problem("accelerate", error.what());
     return 1;
   }
 }

@@ -9,7 +9,7 @@
 #include "program_name.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 // Text that roff prints as it is: a hyphen that can be copied, no escapes, and no line that would be a request.
@@ -141,4 +141,4 @@ int run_manual_command(std::vector<std::string> arguments) {
   }
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -6,7 +6,7 @@
 #include "described_command.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 int merge_given(const Arguments& given) {
@@ -30,4 +30,4 @@ int merge_given(const Arguments& given) {
 
 int run_merge_command(std::vector<std::string> arguments) { return run_described("merge-weights", arguments, merge_given); }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -2,7 +2,7 @@
 
 #include <cerrno>  // program_invocation_short_name
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 std::string program_name() {
   return program_invocation_short_name == std::string(kNameBesidePython) ? kNameBesidePython : "accelerate";
@@ -20,4 +20,4 @@ std::string as_called(std::string text) {
   return text;
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

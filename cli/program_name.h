@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 /// The name for a PATH that has Python's `accelerate` too. "accelerate-launch" and the like are one command; this is all of them.
 inline constexpr const char* kNameBesidePython = "accelerate-cpp";
@@ -13,4 +13,4 @@ std::string program_name();
 /// `text` with commands under the name that was called: "`accelerate config`" may be Python's.
 std::string as_called(std::string text);
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

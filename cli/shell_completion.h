@@ -5,7 +5,7 @@
 
 #include "command_page.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 /// A script for bash that completes commands, flags, their values and programs as `pages` have them.
 std::string bash_completion(const std::vector<CommandPage>& pages);
@@ -16,4 +16,4 @@ std::string zsh_completion(const std::vector<CommandPage>& pages);
 /// Other names of the program: the one beside Python's, and those of one command, such as "accelerate-launch".
 std::vector<std::string> entry_points();
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

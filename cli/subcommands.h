@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 
 /// Exit code of a command line that cannot be understood, as Python's argparse has it.
 inline constexpr int kUsageExitCode = 2;
@@ -40,4 +40,4 @@ int run_completion_command(std::vector<std::string> arguments);
 /// `accelerate manual NAME`: prints a manual page, for the build; no help names it.
 int run_manual_command(std::vector<std::string> arguments);
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

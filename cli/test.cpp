@@ -10,7 +10,7 @@
 #include "described_command.h"
 #include "subcommands.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 constexpr const char* kSuccess = "Test is a success! You are ready for your distributed training!";
@@ -61,4 +61,4 @@ int run_test_command(std::vector<std::string> arguments) {
   });
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

@@ -1,6 +1,6 @@
 #include "shell_completion.h"
 
-namespace accelerate::cli {
+namespace accelerate::detail::cli {
 namespace {
 
 // For use between single quotes and brackets of an argument of _arguments or _describe.
@@ -91,4 +91,4 @@ std::string zsh_completion(const std::vector<CommandPage>& pages) {
   return text;
 }
 
-}  // namespace accelerate::cli
+}  // namespace accelerate::detail::cli

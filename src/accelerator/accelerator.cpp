@@ -14,8 +14,10 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 Accelerator::Accelerator(AcceleratorOptions options)
-    : Preparation(std::move(options)), checkpoints_(std::make_unique<detail::CheckpointManager>(options_.project)) {
+    : Preparation(std::move(options)), checkpoints_(std::make_unique<CheckpointManager>(options_.project)) {
   if (autocast_dtype(mixed_precision(), device().type()) == at::kHalf)
     scaler_ = std::make_shared<GradScaler>(options_.grad_scaler);
   warn_where_autocast_is_missing(mixed_precision(), device().type(), get_logger("accelerate"));
@@ -29,7 +31,7 @@ std::string to_string(const Accelerator& accelerator) {
 
 // --- Taking a step -------------------------------------------------------------------------------------------------------
 
-NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
+NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<ModelCore>>& models,
                                     std::optional<std::source_location> where) {
   const bool is_first = gradients_->sync_gradients();
   if (gradients_->num_steps() > 1) {
@@ -40,7 +42,7 @@ NoSyncScope Accelerator::accumulate(const std::vector<std::shared_ptr<detail::Mo
 }
 
 UnevenInputsScope Accelerator::join_uneven_inputs(const JoinUnevenInputsOptions& options,
-                                                  const std::vector<std::shared_ptr<detail::ModelCore>>& models) {
+                                                  const std::vector<std::shared_ptr<ModelCore>>& models) {
   return UnevenInputsScope(use_distributed() ? JoinScope(models, options.where) : JoinScope(), active_loaders_, loaders_,
                            options.even_batches);
 }
@@ -57,7 +59,7 @@ void Accelerator::backward(const at::Tensor& loss, const BackwardOptions& option
   const auto keep = options.retain_graph || options.create_graph;
   const auto run = [&] { scaled.backward({}, keep, options.create_graph); };
   if (buffers_ && sync_gradients()) buffers_->give_back(trained_parameters());
-  detail::run_backward(state(), where, run, models_);
+  run_backward(state(), where, run, models_);
   if (buffers_ && !sync_gradients()) buffers_->collect(trained_parameters());
 }
 
@@ -114,9 +116,8 @@ bool Accelerator::optimizer_step_was_skipped() const {
                      [](const auto& optimizer) { return !optimizer.is_gone() && optimizer.step_was_skipped(); });
 }
 
-std::shared_ptr<detail::StepCapture> Accelerator::step_capture(const CaptureOptions& options, std::source_location where) {
-  return std::make_shared<detail::StepCapture>([this] { return run_parts(); }, device(), options, get_logger("accelerate"),
-                                               where);
+std::shared_ptr<StepCapture> Accelerator::step_capture(const CaptureOptions& options, std::source_location where) {
+  return std::make_shared<StepCapture>([this] { return run_parts(); }, device(), options, get_logger("accelerate"), where);
 }
 
 AutocastScope Accelerator::autocast(const AutocastOptions& options) const {

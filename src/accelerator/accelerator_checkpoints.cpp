@@ -8,7 +8,9 @@
 
 namespace accelerate {
 
-detail::RunParts Accelerator::run_parts() const {
+using namespace detail;
+
+RunParts Accelerator::run_parts() const {
   return {state(), models_, optimizers_, schedulers_, loaders_, scaler_, gradients_, registered_, buffers_};
 }
 
@@ -22,9 +24,9 @@ std::optional<std::filesystem::path> Accelerator::load_state(const std::string& 
   return found ? std::optional<std::filesystem::path>(*found) : std::nullopt;
 }
 
-TensorDict Accelerator::state_dict_of(const detail::ModelCore& model) { return accelerate::state_dict(model.module()); }
+TensorDict Accelerator::state_dict_of(const ModelCore& model) { return accelerate::state_dict(model.module()); }
 
-void Accelerator::save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
+void Accelerator::save_model(const ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                              std::source_location where) const {
   const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
   std::string failure;
@@ -35,7 +37,7 @@ void Accelerator::save_model(const detail::ModelCore& model, const std::string& 
       failure = error.what();
     }
   }
-  failure = detail::shared_failure(state(), failure, where);
+  failure = shared_failure(state(), failure, where);
   if (!failure.empty()) throw CheckpointError("save_model: " + failure);
 }
 

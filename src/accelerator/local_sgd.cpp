@@ -11,10 +11,12 @@
 #include "parallel/data_parallel.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// What travels together: one dtype on one device.
-std::map<std::string, std::vector<at::Tensor>> weights_by_kind(const detail::ModelCore& model) {
+std::map<std::string, std::vector<at::Tensor>> weights_by_kind(const ModelCore& model) {
   std::map<std::string, std::vector<at::Tensor>> kinds;
   for (const auto& parameter : model.parameters()) {
     if (parameter.defined() && parameter.numel() > 0) {
@@ -27,8 +29,7 @@ std::map<std::string, std::vector<at::Tensor>> weights_by_kind(const detail::Mod
 
 }  // namespace
 
-LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<detail::ModelCore> model, int64_t local_sgd_steps,
-                   bool enabled)
+LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelCore> model, int64_t local_sgd_steps, bool enabled)
     : model_(std::move(model)), local_sgd_steps_(local_sgd_steps) {
   if (local_sgd_steps < 1)
     throw UsageError(fmt::format("local_sgd_steps is {}: weights are averaged after at least 1 step.", local_sgd_steps));

@@ -19,7 +19,7 @@
 #include "launch/function_launch.h"
 #include "launch/signal_scope.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr const char* kPrecisionVariable = "ACCELERATE_MIXED_PRECISION";
@@ -54,7 +54,7 @@ bool uses_cuda() {
 }
 
 void check_can_fork(const char* launcher) {
-  if (detail::living_process_states() > 0) {
+  if (living_process_states() > 0) {
     throw UsageError(fmt::format(
         "{}: this program holds an accelerator or a process state, whose threads and connections its copies would not have. "
         "Make it inside the function.",
@@ -138,8 +138,8 @@ void run_here(const std::function<void()>& function, const NotebookLauncherOptio
 
 }  // namespace
 
-void detail::launch_functions(const std::function<void()>& function, const NotebookLauncherOptions& options, const char* launcher,
-                              bool cpu) {
+void launch_functions(const std::function<void()>& function, const NotebookLauncherOptions& options, const char* launcher,
+                      bool cpu) {
   PortReservation port;  // until all have ended
   const MachineFacts machine = read_machine_facts(port);
   const int processes = count_processes(options, machine, launcher);
@@ -165,4 +165,4 @@ void detail::launch_functions(const std::function<void()>& function, const Noteb
   if (failure) throw_as_error(*failure);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,6 +12,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 namespace {
 
 /// `item` takes the place of the one that is the same, so that preparing again keeps the order; else it is the last.
@@ -93,7 +95,7 @@ Preparation::Preparation(AcceleratorOptions options)
       options_(std::move(options)),
       gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation,
                                                  [loaders = active_loaders_] { return loaders->end_of_dataloader(); })) {
-  if (const auto dtype = options_.gradient_accumulation.dtype) buffers_ = std::make_shared<detail::GradientBuffers>(*dtype);
+  if (const auto dtype = options_.gradient_accumulation.dtype) buffers_ = std::make_shared<GradientBuffers>(*dtype);
 }
 
 Preparation::~Preparation() = default;
@@ -105,8 +107,8 @@ void Preparation::check_placements(const PrepareOptions& options, size_t objects
                    " values of device_placement: expected one for each object.");
 }
 
-std::shared_ptr<detail::ModelCore> Preparation::model_core(std::shared_ptr<torch::nn::Module> module,
-                                                           const PrepareModelOptions& options, std::source_location where) {
+std::shared_ptr<ModelCore> Preparation::model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
+                                                   std::source_location where) {
   for (const auto& model : models_) {
     if (&model->module() == module.get() && model->evaluation_mode() == options.evaluation_mode) return model;
   }
@@ -114,12 +116,12 @@ std::shared_ptr<detail::ModelCore> Preparation::model_core(std::shared_ptr<torch
                          .evaluation_mode = options.evaluation_mode,
                          .ddp = options_.ddp,
                          .autocast = autocast_dtype(mixed_precision(), device().type())};
-  auto model = std::make_shared<detail::ModelCore>(std::move(module), state(), how, where);
+  auto model = std::make_shared<ModelCore>(std::move(module), state(), how, where);
   keep_model(model);
   return model;
 }
 
-void Preparation::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
+void Preparation::keep_model(const std::shared_ptr<ModelCore>& model) {
   // One entry for a module: its checkpoint would be written twice otherwise. What all-reduces its gradients stays, or preparing
   // it again would make another one.
   const auto is_same = [&](const auto& other) { return &other->module() == &model->module(); };
@@ -130,21 +132,21 @@ void Preparation::keep_model(const std::shared_ptr<detail::ModelCore>& model) {
 }
 
 /// A module and a part of it, both prepared: passes through one reach parameters of the other, and are synchronised.
-void Preparation::note_shared_parameters(detail::ModelCore& model) const {
-  const auto own = detail::tensors_of(model.parameters());
+void Preparation::note_shared_parameters(ModelCore& model) const {
+  const auto own = tensors_of(model.parameters());
   for (const auto& other : models_) {
-    if (&other->module() == &model.module() || !detail::shares_any(own, other->parameters())) continue;
+    if (&other->module() == &model.module() || !shares_any(own, other->parameters())) continue;
     model.share_parameters();
     other->share_parameters();
   }
 }
 
-detail::AnyDataLoader Preparation::prepared_loader(const detail::AnyDataLoader& loader, const PlacementOptions& options) {
-  auto prepared = detail::prepare_loader(loader, {.state = state(),
-                                                  .active_loaders = active_loaders_,
-                                                  .configuration = options_.dataloader,
-                                                  .put_on_device = options.device_placement.value_or(options_.device_placement),
-                                                  .rng_types = options_.rng_types});
+AnyDataLoader Preparation::prepared_loader(const AnyDataLoader& loader, const PlacementOptions& options) {
+  auto prepared = prepare_loader(loader, {.state = state(),
+                                          .active_loaders = active_loaders_,
+                                          .configuration = options_.dataloader,
+                                          .put_on_device = options.device_placement.value_or(options_.device_placement),
+                                          .rng_types = options_.rng_types});
   keep(loaders_, prepared, [&](const auto& other) { return other.core() == prepared.core(); });
   return prepared;
 }
@@ -166,14 +168,14 @@ AcceleratedOptimizer Preparation::prepare_optimizer(AcceleratedOptimizer optimiz
 }
 
 AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer) {
-  const auto own = detail::tensors_of(optimizer.parameters());
-  const auto is_stepped = [&](const auto& model) { return detail::shares_any(own, model->parameters()); };
+  const auto own = tensors_of(optimizer.parameters());
+  const auto is_stepped = [&](const auto& model) { return shares_any(own, model->parameters()); };
   if (std::none_of(models_.begin(), models_.end(), is_stepped)) {
     throw UsageError(
         "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
         "differ between processes. Prepare the model before it, or with it in one call.");
   }
-  optimizer.check_steps(detail::StepCheck(step_models_));
+  optimizer.check_steps(StepCheck(step_models_));
   keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
   return optimizer;
 }
@@ -213,8 +215,8 @@ void Preparation::free_memory() {
   loaders_.clear();
   models_.clear();
   gradients_->set_step(0);
-  if (buffers_) buffers_ = std::make_shared<detail::GradientBuffers>(*options_.gradient_accumulation.dtype);
-  detail::clear_device_cache();
+  if (buffers_) buffers_ = std::make_shared<GradientBuffers>(*options_.gradient_accumulation.dtype);
+  clear_device_cache();
 }
 
 }  // namespace accelerate

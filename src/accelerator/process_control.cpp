@@ -4,6 +4,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 bool ProcessControl::check_trigger(std::source_location where) {
   const auto flag = at::full({1}, triggered_ ? 1 : 0, at::TensorOptions().dtype(at::kInt));
   triggered_ = false;

@@ -4,7 +4,7 @@
 
 #include <fstream>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 double available_host_memory(const std::string& meminfo) {
   std::ifstream file(meminfo);
@@ -21,4 +21,4 @@ double available_host_memory(const std::string& meminfo) {
   throw Error("The memory of this machine is not known: " + meminfo + " has no readable MemAvailable. Give max_memory.");
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,6 +6,8 @@
 #include "distributed/accelerators.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace detail {
 
 /// A model that is on the CPU or on its device.

@@ -12,6 +12,8 @@
 #include "core/closest_name.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 constexpr std::array<const char*, 4> kMapRules = {"auto", "balanced", "balanced_low_0", "sequential"};

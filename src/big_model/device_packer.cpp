@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// What a module becomes when it is split. Its own buffers have no entry: they follow the module when its parts stay together.
@@ -196,4 +196,4 @@ void DevicePacker::go_on(const ModulePart& part, const Ties& ties) {
   queue_.push_front(&part);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

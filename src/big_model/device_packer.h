@@ -13,7 +13,7 @@
 #include "big_model/module_tree.h"
 
 /// Who goes where: the rules of infer_auto_device_map, on names and sizes alone.
-namespace accelerate {
+namespace accelerate::detail {
 
 struct PackingOptions {
   bool verbose = false;
@@ -82,4 +82,4 @@ class DevicePacker {
   Packing packing_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

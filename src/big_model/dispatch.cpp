@@ -67,7 +67,7 @@ std::optional<c10::Device> first_device_of(const torch::nn::Module& module) {
 }
 
 CallScope::CallScope(const DispatchCore& core) {
-  if (core.crosses_devices) scope_ = std::make_unique<residency::AlignmentScope>();
+  if (core.crosses_devices) scope_ = std::make_unique<AlignmentScope>();
 }
 
 CallScope::~CallScope() = default;
@@ -78,7 +78,7 @@ void drop_weights(const DispatchCore& core) {
 
 std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module, const DeviceMap& map,
                                        const DispatchOptions& options) {
-  const residency::OutsideEmptyScopes outside;
+  const OutsideEmptyScopes outside;
   const at::NoGradGuard without_graph;
   check_device_map(*module, map);
   Dispatcher dispatcher(*module, map, options);
@@ -89,7 +89,7 @@ std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module
 
 std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
                                                 const LoadCheckpointOptions& options) {
-  const residency::OutsideEmptyScopes outside;
+  const OutsideEmptyScopes outside;
   const at::NoGradGuard without_graph;
   const SpecialDtypes special_dtypes = options.dtype ? dtypes_in_float32(*module, options.keep_in_fp32_modules) : SpecialDtypes{};
   const DeviceMap map = !options.device_map.has_value()

@@ -146,8 +146,8 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
   // A copy where it is offloaded already: its bytes may go again.
-  if (!tensor.is_meta()) return (residency::record_of(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
-  if (const auto log = residency::InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
+  if (!tensor.is_meta()) return (record_of(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
+  if (const auto log = InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
   throw CheckpointError(
       fmt::format("The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under "
                   "InitEmptyWeights.",
@@ -188,28 +188,26 @@ void Dispatcher::set_data(Weight& weight, const at::Tensor& elements) {
 
 void Dispatcher::prepare_resident(Weight& weight, c10::Device device) {
   const at::Tensor& tensor = weight.group->tensor();
-  if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !residency::record_of(tensor))
-    return;
+  if (!weight.stored && tensor.device() == device && tensor.scalar_type() == weight.dtype && !record_of(tensor)) return;
   if (!weight.group->is_one_tensor()) {
     set_data(weight, storage_of(weight).to(device));
   } else if (!converts(weight) && device.is_cpu() && may_map(*weight.stored)) {
-    set_data(weight, residency::mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype));
+    set_data(weight, mapped_tensor(weight.stored->file, weight.stored->offset, tensor.sizes(), weight.dtype));
   } else if (converts(weight) && (device.is_cpu() || device.is_meta())) {
     set_data(weight, value_of(weight).to(device));
   } else {
     const at::Tensor elements = at::empty(tensor.sizes(), at::TensorOptions().dtype(weight.dtype).device(device));
     set_data(weight, elements);
-    auto store = converts(weight) ? residency::store_in_memory(residency::bytes_of(value_of(weight).contiguous()))
-                                  : store_at(*weight.stored);
-    if (!device.is_meta()) loads_[device].push_back({std::move(store), residency::bytes_of(elements)});
+    auto store = converts(weight) ? store_in_memory(bytes_of(value_of(weight).contiguous())) : store_at(*weight.stored);
+    if (!device.is_meta()) loads_[device].push_back({std::move(store), bytes_of(elements)});
   }
 }
 
-std::shared_ptr<residency::WeightStore> Dispatcher::store_at(const StoredTensor& stored) {
-  if (is_own_file(stored)) return residency::store_of_file(stored.file, stored.bytes(), /*writable=*/false);
+std::shared_ptr<WeightStore> Dispatcher::store_at(const StoredTensor& stored) {
+  if (is_own_file(stored)) return store_of_file(stored.file, stored.bytes(), /*writable=*/false);
   auto& file = files_[stored.file];
-  if (!file) file = residency::open_checkpoint_file(stored.file);
-  return residency::store_in_file(file, stored.offset, stored.bytes());
+  if (!file) file = open_checkpoint_file(stored.file);
+  return store_in_file(file, stored.offset, stored.bytes());
 }
 
 OffloadWriter& Dispatcher::writer(const std::string& weight) {
@@ -231,15 +229,15 @@ void Dispatcher::prepare_on_host(Weight& weight) {
     // What the model has in memory already stays where it lies; only what was made for it is pinned.
     if (value.storage().unsafeGetStorageImpl() != tensor.storage().unsafeGetStorageImpl()) {
       const at::Tensor pinned = pinned_.take(value.nbytes());
-      pinned.copy_(residency::bytes_of(value));
+      pinned.copy_(bytes_of(value));
       value = pinned;
     }
-    weight.store = residency::store_in_memory(residency::bytes_of(value));
+    weight.store = store_in_memory(bytes_of(value));
     return;
   }
   const at::Tensor bytes = pinned_.take(weight.stored->bytes());
   loads_[Place(c10::kCPU)].push_back({store_at(*weight.stored), bytes});
-  weight.store = residency::store_in_memory(bytes);
+  weight.store = store_in_memory(bytes);
 }
 
 void Dispatcher::prepare_on_disk(Weight& weight) {
@@ -252,24 +250,23 @@ void Dispatcher::prepare_on_disk(Weight& weight) {
   }
   if (is_mapped(weight)) {
     const std::string& file = written.staged.empty() ? place->file : written.staged;
-    set_data(weight, residency::mapped_tensor(file, place->offset, place->shape, place->dtype));
+    set_data(weight, mapped_tensor(file, place->offset, place->shape, place->dtype));
   } else {
     const bool ours = place == &written.tensor || (weight.written && is_own_file(*place));
-    weight.store =
-        ours ? residency::store_of_file(place->file, place->bytes(), /*writable=*/true, written.staged) : store_at(*place);
+    weight.store = ours ? store_of_file(place->file, place->bytes(), /*writable=*/true, written.staged) : store_at(*place);
   }
 }
 
 void Dispatcher::read_all() {
   for (auto& [place, loads] : loads_) {
     const c10::Device device = place.device();
-    std::optional<residency::CopyLane> lane;
+    std::optional<CopyLane> lane;
     if (!device.is_cpu()) {
       lane.emplace(device, reading_threads());
-      lane->wait(residency::current_stream(device));  // which may still use the memory that was given to us
+      lane->wait(current_stream(device));  // which may still use the memory that was given to us
     }
-    const auto transfer = std::make_shared<residency::Transfer>(std::move(loads), lane ? &*lane : nullptr);
-    residency::IoThreadPool io_threads(reading_threads() - 1);
+    const auto transfer = std::make_shared<Transfer>(std::move(loads), lane ? &*lane : nullptr);
+    IoThreadPool io_threads(reading_threads() - 1);
     io_threads.submit(transfer, true);
     transfer->finish();
     if (lane) lane->synchronize();
@@ -294,7 +291,7 @@ void Dispatcher::take_offloaded() {
     if (!found) return;
     all.push_back({&weight, found});
     const at::Tensor& tensor = weight.group->tensor();
-    drops |= !tensor.is_meta() && !residency::record_of(tensor);
+    drops |= !tensor.is_meta() && !record_of(tensor);
   }
   for (const auto& [weight, stored] : all) weight->written = stored;
   if (!drops) return;
@@ -311,7 +308,7 @@ uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {
     const Place place = place_of(group);
     if (place == Place(main_device_)) needs.resident += group.storage_bytes();
     if (!is_offloaded(place) || group.storage_bytes() == 0 || is_mapped(weight)) continue;
-    const uint64_t bytes = units[group.unit] += residency::room_for(bytes_needed(weight), main_device_);
+    const uint64_t bytes = units[group.unit] += room_for(bytes_needed(weight), main_device_);
     if (bytes <= needs.largest) continue;
     needs.largest = bytes;
     needs.largest_name = group.unit.substr(0, group.unit.find_last_not_of('.') + 1);
@@ -319,7 +316,7 @@ uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {
   return units.empty() ? 0 : offload_budget_of(needs);
 }
 
-std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
+std::shared_ptr<Pager> Dispatcher::make_pager(uint64_t budget) {
   std::vector<std::vector<Weight*>> units;
   std::unordered_map<std::string, size_t> places;
   for (auto& weight : weights_) {
@@ -329,11 +326,10 @@ std::shared_ptr<residency::Pager> Dispatcher::make_pager(uint64_t budget) {
     units[place->second].push_back(&weight);
   }
   if (units.empty()) return nullptr;
-  auto pager = std::make_shared<residency::Pager>(
-      residency::PagerOptions{.device = main_device_, .budget = budget, .threads = reading_threads()});
-  residency::intercept_operators();
+  auto pager = std::make_shared<Pager>(PagerOptions{.device = main_device_, .budget = budget, .threads = reading_threads()});
+  intercept_operators();
   for (const auto& weights : units) {
-    std::vector<residency::Pager::NewWeight> managed;
+    std::vector<Pager::NewWeight> managed;
     for (Weight* weight : weights) {
       const auto storage = absent_storage(weight->store->size(), main_device_);
       managed.push_back({weight->group->name(), storage, weight->store});
@@ -382,18 +378,18 @@ void Dispatcher::prepare_calls(DispatchCore& core) const {
   core.crosses_devices = devices.size() > 1;
   core.input_device = devices.size() == 1 ? devices.begin()->device() : main_device_;
   core.skip_keys = options_.skip_keys;
-  if (core.crosses_devices) residency::intercept_operators();
+  if (core.crosses_devices) intercept_operators();
 }
 
 void Dispatcher::commit(bool crosses_devices) const {
   // Bytes alone change hands: those of a weight that was offloaded before are not paged in for it.
-  const c10::impl::ExcludeDispatchKeyGuard unseen(residency::kKey);
+  const c10::impl::ExcludeDispatchKeyGuard unseen(kKey);
   for (const auto& weight : weights_) {
     for (size_t i = 0; i < weight.group->weights.size(); ++i) {
       const auto& [name, tensor, buffer] = weight.group->weights[i];
-      if (!weight.data.empty()) residency::make_real(tensor, weight.data[i]);
+      if (!weight.data.empty()) make_real(tensor, weight.data[i]);
       // Operators go to where a parameter is; buffers, such as masks, come to what they are used with.
-      residency::set_key(tensor, weight.store || (crosses_devices && !buffer));
+      set_key(tensor, weight.store || (crosses_devices && !buffer));
     }
   }
 }

@@ -29,7 +29,7 @@ class DispatchCore {
   /// Weights are on several devices, so that calls cross borders.
   bool crosses_devices = false;
   std::vector<std::string> skip_keys;
-  std::shared_ptr<residency::Pager> pager;
+  std::shared_ptr<Pager> pager;
 };
 
 /// Whether a weight is of one of these modules: whole names, or parts of them that end with a component.
@@ -62,8 +62,8 @@ class Dispatcher {
     const StoredTensor* stored = nullptr;
     /// What each tensor of the group gets, without bytes where it is offloaded; none when they stay as they are.
     std::vector<at::Tensor> data = {};
-    std::shared_ptr<residency::WeightStore> store = {};  // of one that is offloaded
-    const StoredTensor* written = nullptr;               // where the folder for offloaded weights has it already
+    std::shared_ptr<WeightStore> store = {};  // of one that is offloaded
+    const StoredTensor* written = nullptr;    // where the folder for offloaded weights has it already
     at::ScalarType dtype = at::kFloat;
   };
 
@@ -88,12 +88,12 @@ class Dispatcher {
   void prepare_resident(Weight& weight, c10::Device device);
   void prepare_on_disk(Weight& weight);
   void prepare_on_host(Weight& weight);
-  std::shared_ptr<residency::WeightStore> store_at(const StoredTensor& stored);
+  std::shared_ptr<WeightStore> store_at(const StoredTensor& stored);
   void read_all();
   OffloadWriter& writer(const std::string& weight);
   /// What offloaded weights may take.
   uint64_t budget(std::optional<uint64_t> limit) const;
-  std::shared_ptr<residency::Pager> make_pager(uint64_t budget);
+  std::shared_ptr<Pager> make_pager(uint64_t budget);
   /// What calls have to know of where the weights come to.
   void prepare_calls(DispatchCore& core) const;
   /// Changes the model. Nothing in it can fail.
@@ -109,9 +109,9 @@ class Dispatcher {
   std::vector<StoredTensor> stored_, offloaded_;
   std::unordered_map<std::string, const StoredTensor*> by_name_;  // of the model
   std::vector<Weight> weights_;
-  std::map<Place, std::vector<residency::Transfer::Load>> loads_;  // by where they go
-  residency::PinnedMemory pinned_;
-  std::unordered_map<std::string, std::shared_ptr<const residency::CheckpointFile>> files_;
+  std::map<Place, std::vector<Transfer::Load>> loads_;  // by where they go
+  PinnedMemory pinned_;
+  std::unordered_map<std::string, std::shared_ptr<const CheckpointFile>> files_;
   std::optional<OffloadWriter> writer_;
 };
 

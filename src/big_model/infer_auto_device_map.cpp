@@ -10,6 +10,8 @@
 #include "big_model/places_in_order.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// Buffers of offloaded modules stay on an accelerator unless they are offloaded too.

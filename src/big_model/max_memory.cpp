@@ -15,6 +15,8 @@
 #include "distributed/accelerators.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 MaxMemory memory_of_this_machine() {
@@ -94,7 +96,7 @@ void leave_first_free(MaxMemory& memory, int accelerators, double total) {
 
 }  // namespace
 
-MaxMemory in_filling_order(const MaxMemory& max_memory) {
+MaxMemory detail::in_filling_order(const MaxMemory& max_memory) {
   std::vector<MaxMemory::Item> items(max_memory.begin(), max_memory.end());
   std::sort(items.begin(), items.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   MaxMemory ordered;

@@ -8,6 +8,8 @@
 #include "big_model/module_tree.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 struct SmallDtype {

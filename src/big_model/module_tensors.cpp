@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using TensorsOf = torch::OrderedDict<std::string, at::Tensor> (torch::nn::Module::*)(bool) const;
@@ -76,4 +76,4 @@ std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors) {
   return tensors;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -13,7 +13,7 @@ class Module;
 }
 
 /// The tensors and children of modules as Python lists them.
-namespace accelerate {
+namespace accelerate::detail {
 
 struct NamedTensor {
   std::string name;
@@ -46,4 +46,4 @@ class SameTensors {
 /// Without those that are the same as one before them.
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

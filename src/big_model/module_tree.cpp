@@ -5,7 +5,7 @@
 #include "big_model/module_tensors.h"
 #include "core/class_name.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// What the parts of a model are made with.
@@ -73,4 +73,4 @@ LayerSize largest_layer(const std::vector<const ModulePart*>& parts) {
   return largest;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <vector>
 
 /// A model as those see it who place its parts: names and sizes.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A module, or a tensor that a module has of its own.
 struct ModulePart {
@@ -35,4 +35,4 @@ std::vector<const ModulePart*> parts_in_order(const ModulePart& model);
 /// The largest of the layers in `parts`.
 LayerSize largest_layer(const std::vector<const ModulePart*>& parts);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// Room for the layer that is used, the one before and the one to come.
@@ -28,4 +28,4 @@ uint64_t offload_budget_of(const OffloadNeeds& needs) {
       needs.budget ? "offload_budget" : "max_memory of " + device));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

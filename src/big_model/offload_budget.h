@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What decides how much memory offloaded weights may take where they are computed with.
 struct OffloadNeeds {
@@ -22,4 +22,4 @@ struct OffloadNeeds {
 /// the CPU takes what it needs.
 uint64_t offload_budget_of(const OffloadNeeds& needs);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 #include "checkpoint/offload_index.h"
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 bool fits(const StoredTensor& stored, const WeightGroup& group) {
@@ -45,4 +45,4 @@ bool is_own_file(const StoredTensor& stored) {
   return stored.offset == 0 && std::filesystem::path(stored.file).extension() == ".dat";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

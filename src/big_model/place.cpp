@@ -10,6 +10,8 @@
 #include <tuple>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// The kind of accelerators that LibTorch has here. Maps can be made on a machine without one.

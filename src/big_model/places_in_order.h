@@ -2,10 +2,10 @@
 
 #include <accelerate/big_model/max_memory.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The same limits in the order in which places are filled, without a look at the machine. UsageError for places that hold no
 /// weights.
 MaxMemory in_filling_order(const MaxMemory& max_memory);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

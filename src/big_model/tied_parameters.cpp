@@ -10,6 +10,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 void tie_weights(torch::nn::Module& module, at::Tensor& member, const at::Tensor& shared) {
   for (auto& item : torch_private::own_parameters_of(module)) {
     if (!item.value().is_same(member)) continue;

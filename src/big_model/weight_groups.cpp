@@ -7,7 +7,7 @@
 
 #include "core/class_name.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 class GroupCollector {
@@ -60,4 +60,4 @@ std::vector<WeightGroup> weight_groups(const torch::nn::Module& model, const std
   return collector.take();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A parameter or a buffer of a model under one of its names.
 struct ModelWeight {
@@ -35,4 +35,4 @@ struct WeightGroup {
 /// All weights of a model, in the order of its state dict. Modules of `kept_together` classes are one unit each.
 std::vector<WeightGroup> weight_groups(const torch::nn::Module& model, const std::vector<std::string>& kept_together);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

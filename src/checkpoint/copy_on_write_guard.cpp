@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a storage owned, and now owns together with those who read it. It stays like that: to give it back while an operator uses
 /// the storage would be a race, and to read it again costs nothing.
@@ -92,4 +92,4 @@ void CopyOnWriteGuard::end() noexcept {
   if (memory && --memory->readings == 0) memory->readings.notify_all();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Reads the memory of a tensor at some later time, from any thread. Until it ends the bytes stay, whatever becomes of the
 /// tensor, and keep their values: whoever asks the storage for a pointer to write by, as every operator that writes does, waits
@@ -31,4 +31,4 @@ class CopyOnWriteGuard {
   std::shared_ptr<Memory> memory_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include "core/escaped.h"
 #include "distributed/tensor_text.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 const DtypeFacts* facts_of(at::ScalarType dtype) { return find_dtype(dtype_name(dtype)); }
 
@@ -19,4 +19,4 @@ at::ScalarType scalar_type_of(const DtypeFacts& facts, const std::string& file, 
       escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", tensor, file, facts.name)));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 #include "core/file.h"
 #include "core/in_parallel.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // What one thread reads at a time, and what of it is still in the cache when it is summed.
@@ -146,4 +146,4 @@ std::unique_ptr<ByteSource> FolderFiles::open(const std::string& name) const {
   return std::make_unique<KeptSource>((folder_ / name).string(), kept->second.bytes, kept->second.size, kept->second.verified);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

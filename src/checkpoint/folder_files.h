@@ -11,7 +11,7 @@
 #include "checkpoint/manifest.h"
 #include "core/byte_source.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The files of a folder, read by several threads and kept in memory for those who take them apart: each is read once, also when
 /// it is first compared with what was saved.
@@ -46,4 +46,4 @@ class FolderFiles {
   std::map<std::string, Kept> kept_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

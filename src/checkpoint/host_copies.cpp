@@ -16,7 +16,7 @@
 #include "distributed/accelerators.h"
 #include "distributed/plain_tensor.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // Memory is asked for in such blocks, so that what is kept fits a run whose state grows; what one thread copies at a time.
@@ -176,4 +176,4 @@ DeferredCopies HostCopies::finish() {
 
 void HostCopies::release() { blocks_.clear(); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 
 #include "checkpoint/copy_on_write_guard.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Copies that are yet to be made, of memory that keeps its values until then (see CopyOnWriteGuard), or that nobody else has.
 class DeferredCopies {
@@ -80,4 +80,4 @@ class HostCopies {
   std::unordered_map<c10::Device, uint64_t> put_aside_before_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include "core/escaped.h"
 #include "core/file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using nlohmann::json;
@@ -88,4 +88,4 @@ std::string find_defect(const std::filesystem::path& folder, const Manifest& man
   return "";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include <vector>
 
 /// What tells a checkpoint that is whole from one that is not.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// One file of a checkpoint as it was written.
 struct FileRecord {
@@ -37,4 +37,4 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 /// is. The content is compared by FolderFiles. FileAccessError when it cannot be known.
 std::string find_defect(const std::filesystem::path& folder, const Manifest& manifest);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

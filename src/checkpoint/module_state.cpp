@@ -11,6 +11,8 @@
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// Python's order: a module's own parameters, its buffers, then its children.
@@ -39,7 +41,7 @@ TensorDict state_dict(const torch::nn::Module& module) {
   return state;
 }
 
-LoadReport check_fit(const torch::nn::Module& module, const TensorDict& state, const LoadOptions& options) {
+LoadReport detail::check_fit(const torch::nn::Module& module, const TensorDict& state, const LoadOptions& options) {
   const TensorDict own = state_dict(module);
   LoadReport report;
   std::vector<std::string> misshapen;

@@ -21,6 +21,8 @@
 #include "distributed/plain_tensor.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,7 +131,7 @@ class PlacedFiles {
 
 }  // namespace
 
-std::vector<StoredTensor> list_offloaded(const std::string& folder) {
+std::vector<StoredTensor> detail::list_offloaded(const std::string& folder) {
   std::vector<StoredTensor> tensors;
   const Index index = read_index(folder);
   for (const auto& [name, entry] : index.items()) {

@@ -8,7 +8,7 @@
 #include "core/file.h"
 
 /// Folders of offloaded weights: a file of raw elements for each, and an index.
-namespace accelerate {
+namespace accelerate::detail {
 
 inline constexpr const char* kOffloadIndexName = "index.json";
 
@@ -59,4 +59,4 @@ class OffloadWriter {
   std::vector<std::unique_ptr<OutputFile>> staged_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

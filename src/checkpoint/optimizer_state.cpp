@@ -14,6 +14,8 @@
 #include <deque>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 using torch::optim::Optimizer;

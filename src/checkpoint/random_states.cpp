@@ -12,7 +12,7 @@
 
 #include "checkpoint/value_file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kWords = 624;  // of the Mersenne twister that both Python and numpy use
@@ -178,4 +178,4 @@ RandomStates read_random_states(const ByteSource& source) {
   return states;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 #include "core/byte_source.h"
 #include "formats/pickle_value.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The states of Python's own random numbers and of numpy's, which Python Accelerate wants in a file before it restores those of
 /// torch. Nothing here draws from them: they are carried from checkpoint to checkpoint, or made as Python's set_seed would.
@@ -42,4 +42,4 @@ void write_random_states(ByteSink& sink, const std::string& archive, const Rando
 /// CheckpointError when the file is no such file.
 RandomStates read_random_states(const ByteSource& source);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,6 +10,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 void save_file(const TensorDict& tensors, const std::string& path) {
   const Busy busy("save_file", path);
   const TensorFormat format = format_by_name(path);

@@ -14,7 +14,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -185,4 +185,4 @@ bool SaveLock::is_held(const fs::path& file) {
   return asked && lock.l_type != F_UNLCK;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

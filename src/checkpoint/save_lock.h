@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Keeps other runs from writing to a folder, by a lock on a file beside it. The kernel releases it when this process ends,
 /// however it ends, and no child of a fork shares it. One process of a run has the lock, and others may share it: it is free for
@@ -31,4 +31,4 @@ class SaveLock {
   bool is_first_ = false;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

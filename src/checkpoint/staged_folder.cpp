@@ -20,7 +20,7 @@
 #include "core/escaped.h"
 #include "core/file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -322,4 +322,4 @@ void StagedFolder::commit(const std::function<bool(const std::string&)>& replace
   remove_parent();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

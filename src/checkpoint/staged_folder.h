@@ -8,7 +8,7 @@
 
 #include "checkpoint/save_lock.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A folder that is written aside and becomes visible all at once, in the place of one that may be there already. Until it is
 /// committed nothing of that one is touched; without it, nothing is left behind. Several processes may write into it, of which
@@ -78,4 +78,4 @@ void sync_folder_entries(const std::filesystem::path& folder);
 /// Where something is mounted in or at `folder`; empty when nothing is.
 std::filesystem::path mounted_in(const std::filesystem::path& folder);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -19,7 +19,7 @@
 #include "formats/weight_index.h"
 #include "formats/weight_shards.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ at::Tensor read_stored_tensor(const StoredTensor& tensor) {
   return elements;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A tensor of a checkpoint that was not read yet.
 struct StoredTensor {
@@ -38,4 +38,4 @@ std::vector<StoredTensor> list_stored_tensors(const std::string& path);
 /// Reads one.
 at::Tensor read_stored_tensor(const StoredTensor& tensor);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

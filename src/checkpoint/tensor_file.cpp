@@ -14,7 +14,7 @@
 #include "distributed/tensor_text.h"
 #include "formats/safetensors_file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
@@ -151,4 +151,4 @@ TensorDict without_tied(const TensorDict& tensors, std::vector<std::pair<std::st
   return result;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

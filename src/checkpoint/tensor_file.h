@@ -7,7 +7,7 @@
 #include "formats/pickle_value.h"
 
 /// Tensors by name in a file, in either of two formats.
-namespace accelerate {
+namespace accelerate::detail {
 
 enum class TensorFormat { safetensors, torch };
 
@@ -29,4 +29,4 @@ bool looks_like_torch(const ByteSource& source);
 /// listed in `tied`, with the name that was kept.
 TensorDict without_tied(const TensorDict& tensors, std::vector<std::pair<std::string, std::string>>* tied = nullptr);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

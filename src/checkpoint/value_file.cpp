@@ -14,7 +14,7 @@
 #include "distributed/plain_tensor.h"
 #include "distributed/tensor_text.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// All bytes of the tensor's storage.
@@ -261,4 +261,4 @@ Value read_value(const ByteSource& source) {
   return ValueReader(file).value(file.root());
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

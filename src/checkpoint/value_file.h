@@ -8,7 +8,7 @@
 #include "formats/torch_file.h"
 
 /// Plain data with tensors as torch.save and torch.load have them.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A tree to be written, and the storages that its tensors lie in. Tensors that share memory share it in the file as well, and
 /// a view brings all of the memory it is a view of, as in Python.
@@ -49,4 +49,4 @@ class ValueReader {
 void write_value(ByteSink& sink, const std::string& archive, const Value& value);
 Value read_value(const ByteSource& source);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -17,6 +17,8 @@
 #include "formats/weight_shards.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 namespace fs = std::filesystem;

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The mapping that a file holds, before anybody asks what its keys mean.
 struct ConfigDocument {
@@ -24,4 +24,4 @@ ConfigDocument read_json_document(std::string_view text, const std::string& path
 /// `text` for a message: what is not printable is escaped, what is long is cut.
 std::string shown(std::string_view text);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -15,7 +15,7 @@
 #include "config/python_text.h"
 #include "core/file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// Nobody writes a configuration as long as this; it would only keep a parser busy.
@@ -164,4 +164,4 @@ std::optional<std::string> text_of(const Config& config, std::string_view key) {
   return found->is_string() ? found->get<std::string>() : found->dump();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include "config/default_config.h"
 
 /// Configuration files, as Python Accelerate reads and writes them.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A configuration. `fields` holds every key of its schema, with the file's value or the default.
 struct Config {
@@ -61,4 +61,4 @@ bool flag_of(const Config& config, std::string_view key);
 /// The value of a key as text, or nothing when it has none.
 std::optional<std::string> text_of(const Config& config, std::string_view key);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

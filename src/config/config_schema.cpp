@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::string_view kEnvironments = "LOCAL_MACHINE AMAZON_SAGEMAKER";
@@ -124,4 +124,4 @@ std::string expected_of(const ConfigKey& key) {
   return "text, in quotes if it would read as something else";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

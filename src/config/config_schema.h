@@ -6,7 +6,7 @@
 #include <vector>
 
 /// Every key that a configuration file may hold: the one list that loading, `accelerate config` and launching go by.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a value of a key is. Text may be a number that nobody put into quotes; a number and a flag may be in quotes.
 enum class ConfigType { text, integer, flag, flag_or_text, mapping, list };
@@ -37,4 +37,4 @@ std::vector<std::string> config_choices(const ConfigKey& key);
 /// "a whole number", "one of no, fp16, bf16, fp8": what may stand at `key`, for messages.
 std::string expected_of(const ConfigKey& key);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

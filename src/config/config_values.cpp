@@ -10,7 +10,7 @@
 #include "config/config_schema.h"
 #include "core/closest_name.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using nlohmann::json;
@@ -160,4 +160,4 @@ nlohmann::json complete_values(ConfigDocument document, const std::string& path)
   return fields;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include "config/interview.h"
 #include "config/wizard_sections.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using nlohmann::json;
@@ -209,4 +209,4 @@ Config ask_for_config(Asker& asker, const std::string& path, const Environment& 
   return make_config(local ? LocalWizard(interview, environment).ask() : ask_sagemaker(interview), path);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include <accelerate/core/error.h>
 #include "config/config_file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string expand_home(const std::string& path, const Environment& environment) {
@@ -35,4 +35,4 @@ std::optional<int> configured_num_processes(const Environment& environment) {
   return static_cast<int>(*processes);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

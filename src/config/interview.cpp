@@ -10,7 +10,7 @@
 #include <accelerate/core/launch_environment.h>
 #include "config/python_text.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::optional<double> number_in(const std::string& text) {
@@ -89,4 +89,4 @@ std::string Interview::choice(const std::string& name, const std::string& text, 
       asker_.choose({.name = name, .text = text, .options = shown.empty() ? options : shown, .fallback = fallback}));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

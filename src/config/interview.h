@@ -8,7 +8,7 @@
 
 #include "console/asker.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Questions whose answers are truth values, numbers and words. A name of the form `section.key` is what the answer decides.
 class Interview {
@@ -33,4 +33,4 @@ class Interview {
   Asker& asker_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

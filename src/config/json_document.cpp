@@ -6,7 +6,7 @@
 #include "config/config_document.h"
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr int kDeepestJson = 64;
@@ -79,4 +79,4 @@ ConfigDocument read_json_document(std::string_view text, const std::string& path
 
 std::string shown(std::string_view text) { return escaped(text, kLongestShown); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include <accelerate/core/error.h>
 #include "core/utf8.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 void append_json(std::string& out, const nlohmann::json& value, size_t indent);
@@ -96,4 +96,4 @@ std::string python_str(const nlohmann::json& value) {
   return value.dump();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// Values as Python's own libraries write them, byte by byte: `json.dumps` and PyYAML's `safe_dump`.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The shortest text that reads back as `number`, as Python's `repr` lays it out. Infinities and NaN are "inf", "-inf", "nan".
 std::string python_number(double number);
@@ -22,4 +22,4 @@ std::u32string code_points(std::string_view text);
 /// `value` as Python's str() writes it: None, True, 1.0, text as it is.
 std::string python_str(const nlohmann::json& value);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -1,6 +1,6 @@
 #include "config/wizard_sections.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// A file that is asked for only when it is wanted.
@@ -50,4 +50,4 @@ nlohmann::json ask_sagemaker(Interview& interview) {
   return values;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -1,6 +1,6 @@
 #include "config/wizard_sections.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using nlohmann::json;
@@ -226,4 +226,4 @@ nlohmann::json ask_fp8(Interview& interview) {
   return section.values();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include "config/interview.h"
 
 /// The parts of the wizard that fill a section of the file, each the mapping that goes there. An empty one is left out.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// `dynamo_config`: torch.compile.
 nlohmann::json ask_dynamo(Interview& interview);
@@ -23,4 +23,4 @@ nlohmann::json ask_fp8(Interview& interview);
 /// Every value of a configuration for Amazon SageMaker.
 nlohmann::json ask_sagemaker(Interview& interview);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include "config/python_text.h"
 #include "config/yaml_scalar.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // Aliases make a short file long: what they expand to is bounded.
@@ -238,4 +238,4 @@ ConfigDocument read_yaml_document(std::string_view text, const std::string& path
   return document;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

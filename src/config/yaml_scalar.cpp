@@ -10,7 +10,7 @@
 
 #include <accelerate/core/error.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::string_view kDigits = "0123456789";
@@ -228,4 +228,4 @@ nlohmann::json yaml_value(YamlKind kind, std::string_view plain) {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

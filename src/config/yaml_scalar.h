@@ -5,7 +5,7 @@
 #include <string_view>
 
 /// Plain scalars as YAML 1.1 has them and PyYAML reads them: `on` is a truth value, `017` is fifteen, `1e8` is text.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a plain scalar stands for.
 enum class YamlKind { text, null, flag, integer, number, timestamp, merge, value };
@@ -16,4 +16,4 @@ YamlKind yaml_kind(std::string_view plain);
 /// The value of `plain` taken as `kind`. A timestamp stays text. ConfigError when `plain` has no such value.
 nlohmann::json yaml_value(YamlKind kind, std::string_view plain);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 // The layout of PyYAML's emitter: where lines break, which quotes a text gets and how far continuation lines are indented
 // follow its rules, for files of either package are compared by their bytes.
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr int kBestWidth = 80;
@@ -249,4 +249,4 @@ class YamlWriter {
 
 std::string python_yaml(const nlohmann::json& value) { return YamlWriter().document(value); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <vector>
 
 /// How questions reach a user: the wizard asks, and does not know whether a terminal, a pipe or a test answers.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A question with one of several answers.
 struct MenuQuestion {
@@ -44,4 +44,4 @@ class Asker {
 /// Why `answer` will not do for `question`, or nothing. An empty answer stands for the fallback and has passed already.
 std::string problem_of(const TextQuestion& question, const std::string& answer);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

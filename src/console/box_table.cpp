@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Widths = std::vector<size_t>;
@@ -59,4 +59,4 @@ std::string box_table(const std::string& title, const std::vector<std::string>& 
   return table + ruled("└", "┴", "┘", widths);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

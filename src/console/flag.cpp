@@ -4,7 +4,7 @@
 #include <iterator>
 #include <sstream>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 std::vector<std::string> Flag::choice_list() const {
   std::istringstream words(choices != nullptr ? choices : "");
@@ -28,4 +28,4 @@ std::string flag_spelling(std::string name) {
   return name;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

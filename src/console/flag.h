@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What follows a flag on the command line, and what it becomes.
 enum class FlagKind {
@@ -55,4 +55,4 @@ struct Flag {
 /// `name` as rows spell it: with underscores.
 std::string flag_spelling(std::string name);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include <accelerate/core/error.h>
 #include "core/closest_name.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 bool is_flag(const std::string& word) { return word.size() > 1 && word.front() == '-'; }
@@ -113,4 +113,4 @@ FlagLine read_flags(const FlagTable& table, const std::vector<std::string>& line
   return FlagReader(table, line, set).read();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 
 #include "console/flag.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How a command reads the words behind its name.
 struct FlagTable {
@@ -38,4 +38,4 @@ using SetFlag = std::function<void(const Flag& flag, const std::vector<std::stri
 /// UsageError names the flag that is unknown, lacks its value or has one that it does not take.
 FlagLine read_flags(const FlagTable& table, const std::vector<std::string>& line, const SetFlag& set);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

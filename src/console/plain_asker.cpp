@@ -12,7 +12,7 @@
 #include "console/screen.h"
 #include "core/blanks.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kLongestAnswer = 64 << 10;
@@ -30,8 +30,7 @@ std::optional<size_t> option_named(const MenuQuestion& question, const std::stri
 }  // namespace
 
 void PlainAsker::write(const std::string& text) {
-  if (!detail::write_all(output_, text))
-    throw ConfigError(fmt::format("The questions cannot be written: {}.", std::strerror(errno)));
+  if (!write_all(output_, text)) throw ConfigError(fmt::format("The questions cannot be written: {}.", std::strerror(errno)));
 }
 
 void PlainAsker::tell(const std::string& note) { write(laid_out(note) + "\n"); }
@@ -80,4 +79,4 @@ std::string PlainAsker::ask(const TextQuestion& question) {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 
 #include "console/asker.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Asks line by line, with numbered options: for pipes, scripts and terminals that cannot move their cursor.
 class PlainAsker : public Asker {
@@ -30,4 +30,4 @@ class PlainAsker : public Asker {
   std::function<std::string(const std::string& text)> layout_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,9 @@
 
 namespace accelerate {
 
-ProgressBar::ProgressBar(ProgressOptions options) : counter_(std::make_unique<detail::ProgressCounter>()) {
+using namespace detail;
+
+ProgressBar::ProgressBar(ProgressOptions options) : counter_(std::make_unique<ProgressCounter>()) {
   if (options.total && *options.total < 0) {
     throw UsageError(
         accelerate::format("ProgressBar: the total is {}; give a number >= 0, or none where it is not known", *options.total));
@@ -16,7 +18,7 @@ ProgressBar::ProgressBar(ProgressOptions options) : counter_(std::make_unique<de
   if (options.disable) {
     counter_->next_look = std::numeric_limits<int64_t>::max();
   } else {
-    line_ = std::make_unique<detail::ProgressLine>(std::move(options), *counter_);
+    line_ = std::make_unique<ProgressLine>(std::move(options), *counter_);
   }
 }
 
@@ -49,9 +51,7 @@ void ProgressBar::close() {
   if (line_) line_->close();
 }
 
-bool write_line(int file_descriptor, std::string_view text) {
-  return detail::Screen::of_process().write_line(file_descriptor, text);
-}
+bool write_line(int file_descriptor, std::string_view text) { return Screen::of_process().write_line(file_descriptor, text); }
 
 ProgressOptions detail::shown_once_per_machine(ProgressOptions options) {
   options.disable = options.disable || read_launch_environment().local_process_index != 0;

@@ -16,7 +16,7 @@
 #include "console/screen.h"
 #include "console/text_columns.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// How long an escape may take to become an arrow key.
@@ -166,7 +166,7 @@ std::string wrap_words(const std::string& text, int columns) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find(' ', at), text.size());
     const std::string word = text.substr(at, end - at);
-    const int width = detail::columns_of(word);
+    const int width = columns_of(word);
     if (column > 0 && column + 1 + width >= columns) {
       out += '\n';
       column = 0;
@@ -217,13 +217,13 @@ class MenuView {
     return (chosen && colours_ ? "\x1b[32m" + text + "\x1b[0m" : text) + "\n";
   }
 
-  std::string row_text(const std::string& text, int width) { return detail::fit_columns(text, std::max(width, 1)); }
+  std::string row_text(const std::string& text, int width) { return fit_columns(text, std::max(width, 1)); }
 
   /// Back at the first row, with nothing below. A terminal that became narrower has wrapped rows, but they lie below too.
   std::string erased() const { return "\r\x1b[J"; }
 
   void write(const std::string& bytes) {
-    if (!detail::write_all(output_, bytes)) throw ConfigError("The questions cannot be written to the terminal.");
+    if (!write_all(output_, bytes)) throw ConfigError("The questions cannot be written to the terminal.");
   }
 
   const MenuQuestion& question_;
@@ -288,4 +288,4 @@ size_t TerminalAsker::choose(const MenuQuestion& question) {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

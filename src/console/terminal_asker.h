@@ -5,7 +5,7 @@
 
 #include "console/plain_asker.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The user pressed Ctrl-C, or the process was told to end; the terminal is as it was.
 class Interrupted : public std::runtime_error {
@@ -35,4 +35,4 @@ class TerminalAsker : public Asker {
   bool colours_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Without blanks and tabs, and ends of lines, at either end.
 inline std::string_view without_blanks(std::string_view text) {
@@ -11,4 +11,4 @@ inline std::string_view without_blanks(std::string_view text) {
   return begin == std::string_view::npos ? std::string_view() : text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include "core/crc32.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 uint32_t ByteSink::write_summed(const void* bytes, uint64_t size) {
   constexpr uint64_t kPiece = uint64_t{256} << 10;  // half of a small core's own cache
@@ -18,4 +18,4 @@ uint32_t ByteSink::write_summed(const void* bytes, uint64_t size) {
   return sum;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

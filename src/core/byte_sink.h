@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where bytes go one after the other: a file, or memory.
 class ByteSink {
@@ -25,4 +25,4 @@ class MemorySink final : public ByteSink {
   std::string bytes_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

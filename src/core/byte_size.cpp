@@ -8,6 +8,8 @@
 #include "core/size_text.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 // The longer names first: "1GiB" does not end with a unit of the second kind, but a reader should not have to check.

@@ -6,7 +6,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 ByteSource::ByteSource(std::string_view name) : name_(escaped(name)) {}
 
@@ -39,4 +39,4 @@ void SectionSource::read(void* bytes, uint64_t size, uint64_t offset) const {
   whole_.read(bytes, size, offset_ + offset);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

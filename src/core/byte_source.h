@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Bytes that can be read at any place: a file, or memory. What parsers of untrusted files read from.
 class ByteSource {
@@ -55,4 +55,4 @@ class SectionSource final : public ByteSource {
   uint64_t offset_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string_view without_impl(std::string_view name) {
@@ -30,4 +30,4 @@ bool any_names_class(const std::vector<std::string>& written, std::string_view c
   return std::any_of(written.begin(), written.end(), [&](const auto& one) { return names_class(one, class_name); });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

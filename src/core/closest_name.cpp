@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // Changes of a character, and swaps of two neighbours, that turn one text into the other.
@@ -47,4 +47,4 @@ std::string closest_hint(const std::string& given, const std::vector<std::string
   return closest ? ". The closest is " + before + *closest + after : "";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The one of `names` that `given` is most likely a slip of, if there is one: few characters are changed, left out, added or
 /// swapped with the next for its length, or it is the beginning of that name.
@@ -14,4 +14,4 @@ std::optional<std::string> closest_name(const std::string& given, const std::vec
 std::string closest_hint(const std::string& given, const std::vector<std::string>& names, const std::string& before = "",
                          const std::string& after = "");
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

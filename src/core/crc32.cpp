@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr uint32_t kPolynomial = 0xEDB88320;  // bits reflected
@@ -121,4 +121,4 @@ uint32_t combine_crc32(uint32_t first, uint32_t second, uint64_t second_size) {
   return multiply(first, shift) ^ second;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

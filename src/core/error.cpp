@@ -4,6 +4,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 Error::Error(const std::string& message) : std::runtime_error(escaped_lines(message)) {}
 
 }  // namespace accelerate

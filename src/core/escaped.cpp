@@ -6,7 +6,7 @@
 
 #include "core/utf8.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 struct ShapelessRange {
@@ -77,4 +77,4 @@ std::string valid_utf8(std::string_view text) {
   return escape_unless(text, [](char32_t) { return true; });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

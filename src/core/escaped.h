@@ -6,7 +6,7 @@
 
 /// Text that comes from a file, from the name of one or from a variable may hold what a terminal obeys or what hides the rest
 /// from a reader. Nothing of the kind is printed: these are what it goes through.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// `text` on one line, as a message or a cell of a table shows it. Control characters of both sets, line and paragraph
 /// separators, controls of writing direction and all other characters without a shape become `\n`, `\x1b` or `\u202e`; bytes that
@@ -25,4 +25,4 @@ std::string escaped_lines(std::string_view text);
 /// `text` for JSON, whose writer escapes characters by itself: bytes that are not UTF-8 become `\x9b`, all else stays.
 std::string valid_utf8(std::string_view text);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string reason() { return std::strerror(errno); }
@@ -152,4 +152,4 @@ void OutputFile::commit() {
   sync_folder(path_);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 #include "core/byte_source.h"
 
 /// Files as checkpoints need them: whole or not at all, and errors that name them.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The system did not let us at a file: no descriptors, no permission, an error of the disk. It says nothing about the file.
 class FileAccessError : public CheckpointError {
@@ -79,4 +79,4 @@ class OutputFile final : public ByteSink {
   uint64_t written_ = 0, flushed_ = 0;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 #include "core/blanks.h"
 #include "core/file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,4 +77,4 @@ fs::path find_model(const std::string& path_or_name, const Environment& environm
                    cache.string() + ". To download it from the hub: hf download " + path_or_name);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <string>
 
 /// Models that huggingface_hub has downloaded.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where downloads are kept: HF_HUB_CACHE, or hub in HF_HOME, or huggingface/hub in XDG_CACHE_HOME or ~/.cache.
 std::filesystem::path hub_cache_folder(const Environment& environment = process_environment);
@@ -15,4 +15,4 @@ std::filesystem::path hub_cache_folder(const Environment& environment = process_
 /// "org/model". UsageError, with the command that downloads it, when there is neither.
 std::filesystem::path find_model(const std::string& path_or_name, const Environment& environment = process_environment);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

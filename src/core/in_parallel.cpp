@@ -8,7 +8,7 @@
 
 #include "core/start_threads.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 void in_parallel(size_t count, const std::function<void(size_t)>& work) {
   std::atomic<size_t> next = 0;
@@ -33,4 +33,4 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A row of small values that grows at its end and is kept in pieces: however long it becomes, no allocation of it is large, and
 /// one that is made from a range has no room to spare. For what files that are not trusted make us hold.
@@ -119,4 +119,4 @@ class Pieces {
   std::unique_ptr<std::vector<std::unique_ptr<T[]>>> more_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

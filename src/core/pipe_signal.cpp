@@ -2,7 +2,7 @@
 
 #include <ctime>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 sigset_t pipe_signal() {
@@ -33,4 +33,4 @@ WithoutPipeSignal::~WithoutPipeSignal() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

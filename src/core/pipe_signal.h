@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Keeps SIGPIPE from this thread, and from every thread that is started meanwhile for as long as that lives. A library that
 /// writes to sockets in threads of its own and does not ask for MSG_NOSIGNAL (gloo) is made under it: else a peer's death would
@@ -19,4 +19,4 @@ class WithoutPipeSignal {
   bool pending_before_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

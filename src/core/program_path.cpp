@@ -9,7 +9,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr int kNotExecutable = 126;
@@ -57,4 +57,4 @@ ProgramPath find_program(const std::string& name, const std::string& search_path
                                  is_here ? fmt::format("; for the one in this folder write ./{}", escaped(name)) : "")};
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

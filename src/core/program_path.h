@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where a program was found, or why it cannot be started.
 struct ProgramPath {
@@ -17,4 +17,4 @@ struct ProgramPath {
 /// Looks for `name` as execvp does: as a path when it has a slash, else in the folders of `search_path`.
 ProgramPath find_program(const std::string& name, const std::string& search_path);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

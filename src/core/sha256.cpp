@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kShaBlock = 64;
@@ -100,4 +100,4 @@ bool equal_codes(std::string_view left, std::string_view right) {
   return difference == 0;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

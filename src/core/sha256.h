@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The SHA-256 digest of `message` (FIPS 180-4), as 64 hexadecimal digits.
 std::string sha256(std::string_view message);
@@ -14,4 +14,4 @@ std::string hmac_sha256(std::string_view key, std::string_view message);
 /// Compares two codes in a time that does not tell where they differ.
 bool equal_codes(std::string_view left, std::string_view right);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

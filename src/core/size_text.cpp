@@ -7,7 +7,7 @@
 
 #include "core/blanks.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 bool ends_with_unit(std::string_view text, std::string_view unit) {
@@ -31,4 +31,4 @@ std::optional<double> parse_size(std::string_view text, std::span<const SizeUnit
   return unit->may_be_bits && given.back() == 'b' ? std::floor(bytes / 8) : bytes;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

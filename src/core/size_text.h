@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A unit of memory, in capitals.
 struct SizeUnit {
@@ -18,4 +18,4 @@ struct SizeUnit {
 /// Nothing when the text is not of that kind, or too large for 63 bits.
 std::optional<double> parse_size(std::string_view text, std::span<const SizeUnit> units);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

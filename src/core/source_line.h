@@ -3,11 +3,11 @@
 #include <source_location>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// " at train.cpp:41": how messages name a line of the user's. "" where it is not known.
 inline std::string at_line(const std::source_location& where) {
   return where.line() == 0 ? "" : std::string(" at ") + where.file_name() + ":" + std::to_string(where.line());
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

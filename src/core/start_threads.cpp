@@ -3,7 +3,7 @@
 #include <new>
 #include <system_error>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 std::vector<std::jthread> start_threads(size_t count, const std::function<void()>& work) {
   std::vector<std::jthread> threads;
@@ -16,4 +16,4 @@ std::vector<std::jthread> start_threads(size_t count, const std::function<void()
   return threads;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -1,6 +1,6 @@
 #include "core/utf8.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 bool continues_code_point(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) == 0x80; }
@@ -38,4 +38,4 @@ std::string_view utf8_prefix(std::string_view text, size_t most) {
   return text.substr(0, end);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A code point, and how many bytes of UTF-8 it takes: 0 where bytes are not UTF-8.
 struct CodePoint {
@@ -17,4 +17,4 @@ CodePoint first_code_point(std::string_view text);
 /// As much of `text` as `most` bytes hold, without half a code point at its end.
 std::string_view utf8_prefix(std::string_view text, size_t most);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

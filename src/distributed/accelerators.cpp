@@ -5,7 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// LibTorch 2.9 has no such question to an allocator.
@@ -38,4 +38,4 @@ std::optional<double> free_accelerator_memory(int index) {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

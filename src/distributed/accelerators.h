@@ -3,7 +3,7 @@
 #include <optional>
 
 /// The accelerators of this machine, by LibTorch's own interfaces.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How many there are.
 int accelerator_count();
@@ -11,4 +11,4 @@ int accelerator_count();
 /// Bytes that are free on one; nothing when it cannot be used or LibTorch cannot tell.
 std::optional<double> free_accelerator_memory(int index);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

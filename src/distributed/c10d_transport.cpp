@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// c10d notes a group's first collective in a table of the whole process without a lock (2.11), so groups used by several
@@ -89,4 +89,4 @@ void C10dTransport::close() noexcept {
   group_.reset();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -3,7 +3,7 @@
 #include "distributed/transport.h"
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The transport over the backends of a c10d group: gloo for CPU tensors, NCCL for CUDA tensors, or what an application chose.
 class C10dTransport : public Transport {
@@ -31,4 +31,4 @@ class C10dTransport : public Transport {
   c10::intrusive_ptr<c10d::Backend> device_backend_, cpu_backend_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -16,6 +16,8 @@
 #include "distributed/wire.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// Why `tensor` cannot be sent, or nothing.

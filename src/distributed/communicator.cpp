@@ -18,7 +18,7 @@
 #include "distributed/watchful_group.h"
 #include "launch/failure_notes.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// Objects up to this size travel in one collective, their length in front; larger ones need a second. Most are small,
@@ -278,4 +278,4 @@ std::string Communicator::broadcast_bytes(std::string_view bytes, int from, cons
   return {reinterpret_cast<const char*>(large.data_ptr<uint8_t>()), static_cast<size_t>(length)};
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

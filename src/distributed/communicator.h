@@ -14,7 +14,7 @@
 
 #include "distributed/transport.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 class FailurePolicy;
 class PassTracker;
@@ -109,4 +109,4 @@ class Communicator {
   const pid_t process_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

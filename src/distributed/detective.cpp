@@ -9,7 +9,7 @@
 #include "rendezvous/bounded.h"
 #include "rendezvous/without_signals.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using namespace std::chrono_literals;
@@ -385,4 +385,4 @@ void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& rep
   write_line(2, "accelerate: " + describe(call) + " " + how + tell_story(reports));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include "distributed/peer_process.h"
 #include "distributed/remote_reports.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a detective is told when its group begins.
 struct DetectiveParts {
@@ -100,4 +100,4 @@ class Detective {
   std::thread watcher_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 #include "launch/failure_notes.h"
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// How often a rank in a collective looks whether the group is lost, and every how many looks for ranks that died.
@@ -114,4 +114,4 @@ void FailurePolicy::leave_group(bool unwinding) {
   if (unwinding && !failed_) leave_failure_note(FailureNote::own);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -15,7 +15,7 @@ namespace c10d {
 class Work;
 }
 
-namespace accelerate {
+namespace accelerate::detail {
 
 class Detective;
 class Logbook;
@@ -93,4 +93,4 @@ class FailurePolicy {
   std::string story_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,6 +6,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 FormatArgument::Value FormatAs<at::Tensor>::value_of(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.dim() == 0 && tensor.layout() == at::kStrided && !tensor.is_meta()) {
     const auto dtype = tensor.scalar_type();

@@ -7,7 +7,7 @@
 
 #include "distributed/tensor_text.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Ranks = std::vector<size_t>;
@@ -217,4 +217,4 @@ std::string gist_of(const std::vector<RankReport>& reports) {
   return gist;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 
 #include "distributed/logbook.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What is known of a rank's process. `silent`: it was asked and did not answer. `unknown`: it could not be asked.
 enum class Presence { running, stopped, gone, silent, unknown };
@@ -35,4 +35,4 @@ std::string describe(const Call& call);
 /// The newest call that a rank waits in now, or null.
 const Call* waiting_call(const RankEntry& entry);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// The end of a text that does not fit: of a path, the file is what matters.
@@ -218,4 +218,4 @@ RankEntry Logbook::read() const {
   return entry;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -17,7 +17,7 @@ namespace at {
 class Tensor;
 }
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// One collective as its rank wrote it down. Plain bytes: it lies in memory that other processes read.
 struct Call {
@@ -188,4 +188,4 @@ class Busy {
 /// Now, by the clock of all times in logbooks: the same for every process of a machine.
 int64_t logbook_now();
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,6 +8,8 @@
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace detail {
 
 void collect(Value& value, Leaves& leaves) {

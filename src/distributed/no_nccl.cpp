@@ -1,9 +1,9 @@
 #include "distributed/nccl.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int, std::chrono::milliseconds) {
   return nullptr;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

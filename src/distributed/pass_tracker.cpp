@@ -7,7 +7,7 @@
 #include "distributed/logbook.h"
 #include "distributed/watchful_group.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 PassTracker::PassTracker(FailurePolicy& failures) : failures_(failures) {}
 
@@ -123,4 +123,4 @@ void PassTracker::expect_waiting(const char* how) {
   });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -14,7 +14,7 @@ namespace c10d {
 class Work;
 }
 
-namespace accelerate {
+namespace accelerate::detail {
 
 class CollectiveWatch;
 class FailurePolicy;
@@ -70,4 +70,4 @@ class PassTracker {
   std::unique_ptr<CollectiveWatch> collective_watch_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

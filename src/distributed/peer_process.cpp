@@ -8,7 +8,7 @@
 #include <optional>
 #include <sstream>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 struct ProcessFacts {
@@ -73,4 +73,4 @@ Presence presence_of(const ProcessCard& card) {
   return facts->state == 'T' || facts->state == 't' ? Presence::stopped : Presence::running;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 
 #include "distributed/hang_story.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How the other ranks know a rank's process. Plain bytes: it travels.
 struct ProcessCard {
@@ -26,4 +26,4 @@ struct ProcessCard {
 /// What has become of the process, as far as this machine's kernel knows. Gone: its parent has been told.
 Presence presence_of(const ProcessCard& card);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

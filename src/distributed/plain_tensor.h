@@ -2,7 +2,7 @@
 
 #include <ATen/core/TensorBody.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Is it a weight whose bytes come and go (see residency)? They are in memory only while an operator uses it.
 inline bool is_offloaded(const at::Tensor& tensor) { return tensor.key_set().has(c10::DispatchKey::DeferredInit); }
@@ -16,4 +16,4 @@ inline at::Tensor plain(const at::Tensor& tensor) {
   return (values.requires_grad() ? values.detach() : values).contiguous();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -15,6 +15,8 @@
 #include "rendezvous/rendezvous.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 // Python's defaults. Finding each other has a limit of its own: a typing error should not cost half an hour.

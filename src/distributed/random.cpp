@@ -6,6 +6,8 @@
 #include <array>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 at::Generator generator_for(const ProcessState& state, RngType type, const std::optional<at::Generator>& given) {

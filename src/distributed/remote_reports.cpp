@@ -6,7 +6,7 @@
 
 #include "rendezvous/refused_ranks.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::chrono::seconds kLookEvery{1};
@@ -201,4 +201,4 @@ void RemoteReports::serve(const std::vector<int64_t>& ranks, std::chrono::millis
   });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

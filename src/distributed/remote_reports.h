@@ -12,7 +12,7 @@
 #include "distributed/hang_story.h"
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What is known of some ranks, by their number: what machines tell each other.
 using NumberedReports = std::vector<std::pair<int64_t, RankReport>>;
@@ -72,4 +72,4 @@ class RemoteReports {
   bool stopped_ = false;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

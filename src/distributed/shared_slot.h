@@ -7,7 +7,7 @@
 #include <optional>
 #include <type_traits>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Bytes that one process writes and others read without waiting for it: a reader sees a whole value or knows that it did not.
 template <class Plain>
@@ -45,4 +45,4 @@ class SharedSlot {
   std::array<std::atomic<uint64_t>, kWords> words_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

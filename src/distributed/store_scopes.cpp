@@ -10,7 +10,7 @@
 #include "distributed/failure_policy.h"
 #include "rendezvous/bounded.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// How long the process that serves the store waits at its end for the others to reach theirs.
@@ -20,6 +20,9 @@ constexpr std::chrono::milliseconds kHostLook{500};
 
 /// How long a rank that waits for a key sleeps before it looks again: at first, and at most.
 constexpr std::chrono::microseconds kFirstPause{500}, kLongestPause{20000};
+
+/// Set by a rank as the last thing it does with the store.
+std::string end_key(int rank) { return "end/" + std::to_string(rank); }
 
 }  // namespace
 
@@ -50,6 +53,17 @@ void StoreScopes::signal(const std::string& key, const std::string& value) noexc
   }
 }
 
+void StoreScopes::end(int rank, const std::string& last_report) noexcept {
+  try {
+    if (!store_ || (failures_.detective() && failures_.detective()->store_is_lost())) return;
+    // The one message without a question behind it: a host that has heard it from all may be gone before it answers, and so may
+    // a host that an exception ends. LibTorch prints stack frames then.
+    store_->set(end_key(rank), std::vector<uint8_t>(last_report.begin(), last_report.end()));
+  } catch (const std::exception&) {
+    // The host is gone: nobody waits for this rank.
+  }
+}
+
 void StoreScopes::wait_for(const std::string& key, int from, const char* call, std::source_location where) {
   NoHostCollectives::check();
   failures_.guarded({.name = call, .where = where}, [&](int64_t) {
@@ -71,12 +85,12 @@ void StoreScopes::wait_for(const std::string& key, int from, const char* call, s
 }
 
 void StoreScopes::serve_until_all_have_ended(int size) noexcept {
-  std::vector<std::string> ends;
-  for (int rank = 0; rank < size; ++rank) ends.push_back(end_key(rank));
+  std::vector<std::string> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(end_key(rank));
   const auto deadline = std::chrono::steady_clock::now() + kHostPatience;
   while (std::chrono::steady_clock::now() < deadline) {
     try {
-      return store_->wait(ends, kHostLook);
+      return store_->wait(all, kHostLook);
     } catch (const std::exception&) {
       // Not yet. Who died will never say so.
       if (failures_.detective() && failures_.detective()->nobody_is_left()) return;
@@ -84,4 +98,4 @@ void StoreScopes::serve_until_all_have_ended(int size) noexcept {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

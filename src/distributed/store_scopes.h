@@ -7,7 +7,7 @@
 
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 class FailurePolicy;
 
@@ -24,13 +24,12 @@ class StoreScopes {
   /// Sets a key that others wait for.
   void signal(const std::string& key, const std::string& value = "1") noexcept;
 
-  /// Says that `rank` has ended, with what others may read about it.
-  void end(int rank, const std::string& last_report) noexcept { signal(end_key(rank), last_report); }
+  /// Says that `rank` has ended, with what others may read about it. It uses the store no more.
+  void end(int rank, const std::string& last_report) noexcept;
   /// For the rank that serves the store: returns when all of `size` ranks have said so, nobody is left, or patience is over.
   void serve_until_all_have_ended(int size) noexcept;
 
  private:
-  static std::string end_key(int rank) { return "end/" + std::to_string(rank); }
   /// Waits for a key that rank `from` sets.
   void wait_for(const std::string& key, int from, const char* call, std::source_location where);
 
@@ -40,4 +39,4 @@ class StoreScopes {
   std::atomic<int> entered_ = 0;  // the same on every rank, since all enter scopes in the same order
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

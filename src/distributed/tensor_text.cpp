@@ -2,7 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 std::string dtype_name(at::ScalarType dtype) {
   // The second name is the old one ("float" for float32); the first is what Python prints.
@@ -16,4 +16,4 @@ std::string describe(const at::Tensor& tensor) {
   return text + "]";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

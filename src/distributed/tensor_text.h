@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// "float32[2, 3]", or "undefined": how messages name a tensor. The dtype has Python's name.
 std::string describe(const at::Tensor& tensor);
@@ -12,4 +12,4 @@ std::string describe(const at::Tensor& tensor);
 /// "float32", "bfloat16", "int64", ...: Python's name of the dtype.
 std::string dtype_name(at::ScalarType dtype);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

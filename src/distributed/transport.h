@@ -10,7 +10,7 @@ class ProcessGroup;
 class Work;
 }  // namespace c10d
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A collective that has been started. Its wait() throws what went wrong; tensors hold the result from then on. Never null.
 using StartedCollective = c10::intrusive_ptr<c10d::Work>;
@@ -55,4 +55,4 @@ class Transport {
   const int rank_, size_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

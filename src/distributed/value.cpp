@@ -10,6 +10,8 @@
 #include "distributed/tensor_text.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 // A template over both constnesses: one search, no second copy of it.

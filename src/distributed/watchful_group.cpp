@@ -8,7 +8,7 @@
 #include "distributed/transport.h"
 #include "rendezvous/without_signals.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// How often the futures of collectives are looked at.
@@ -196,4 +196,4 @@ c10::intrusive_ptr<c10d::Work> WatchfulGroup::broadcast(std::vector<at::Tensor>&
                                            transport_.broadcast(only_tensor(tensors), static_cast<int>(options.rootRank)));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 class PassTracker;
 class Transport;
@@ -62,4 +62,4 @@ class WatchfulGroup : public c10d::ProcessGroup {
   std::function<void(const at::Tensor&)> before_all_reduce_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 
 #include "distributed/plain_tensor.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// Deeper data is not what anybody sends on purpose, and decoding must not run out of stack.
@@ -199,4 +199,4 @@ Value decode(std::string_view bytes) {
   return value;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

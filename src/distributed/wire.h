@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A value as bytes that another process of the same run turns back with `decode`. Tensors travel by way of the CPU and
 /// come back there; their strides do not travel.
@@ -14,4 +14,4 @@ std::string encode(const Value& value);
 /// Throws DistributedError when the bytes are not what `encode` wrote: a peer of another version, or a broken link.
 Value decode(std::string_view bytes);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

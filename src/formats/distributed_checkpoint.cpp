@@ -10,6 +10,8 @@
 #include "formats/torch_file.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// The classes that `.metadata` is made of. They become plain objects with fields; nothing of them is run.
@@ -201,7 +203,7 @@ std::map<std::string, std::string> merged_names(const DistributedFolder& folder)
 
 }  // namespace
 
-MergeableWeights open_distributed_checkpoint(const std::filesystem::path& path) {
+MergeableWeights detail::open_distributed_checkpoint(const std::filesystem::path& path) {
   const auto folder = std::make_shared<DistributedFolder>(path);
   MergeableWeights weights;
   weights.owners.push_back(folder);

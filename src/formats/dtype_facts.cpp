@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::array<DtypeFacts, 21> kAllDtypes = {{
@@ -43,4 +43,4 @@ const DtypeFacts* find_dtype(std::string_view name) { return find_by(&DtypeFacts
 const DtypeFacts* find_dtype_of_storage(std::string_view storage) { return find_by(&DtypeFacts::storage, storage); }
 const DtypeFacts* find_safetensors_dtype(std::string_view safetensors) { return find_by(&DtypeFacts::safetensors, safetensors); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -3,7 +3,7 @@
 #include <span>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What the file formats call one kind of element.
 struct DtypeFacts {
@@ -24,4 +24,4 @@ const DtypeFacts* find_dtype(std::string_view name);
 const DtypeFacts* find_dtype_of_storage(std::string_view storage);
 const DtypeFacts* find_safetensors_dtype(std::string_view safetensors);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// A float of up to 16 bits: sign, exponent, fraction, from the top.
@@ -122,4 +122,4 @@ std::string element_text(const DtypeFacts& dtype, const Element& element) {
   return real_text(dtype, number.real()) + (imaginary.starts_with('-') ? "" : "+") + imaginary + "i";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

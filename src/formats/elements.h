@@ -7,7 +7,7 @@
 
 #include "formats/dtype_facts.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// One element of a tensor, whatever its dtype.
 using Element = std::variant<bool, int64_t, uint64_t, double, std::complex<double>>;
@@ -18,4 +18,4 @@ Element read_element(const DtypeFacts& dtype, const void* bytes);
 /// The shortest text that means the same element: "0.1" for the float32 nearest to it.
 std::string element_text(const DtypeFacts& dtype, const Element& element);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,6 +10,8 @@
 #include "formats/inspection.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -40,14 +42,14 @@ void write_table(std::vector<Row> rows, const std::vector<bool>& right, const Wr
   std::vector<int> widths(right.size(), 0);
   for (auto& row : rows) {
     for (std::string& cell : row) cell = escaped(cell);
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], std::min(kWidestColumn, detail::columns_of(row[i])));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], std::min(kWidestColumn, columns_of(row[i])));
   }
   for (const auto& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       const bool last = i + 1 == row.size();
       // Names are never cut, or they could not be copied.
-      const auto blanks = static_cast<size_t>(std::max(0, widths[i] - detail::columns_of(row[i])));
+      const auto blanks = static_cast<size_t>(std::max(0, widths[i] - columns_of(row[i])));
       line += right[i] ? std::string(blanks, ' ') + row[i] : row[i] + std::string(last ? 0 : blanks, ' ');
       if (!last) line += "  ";
     }

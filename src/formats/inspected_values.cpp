@@ -7,7 +7,7 @@
 #include "core/utf8.h"
 #include "formats/elements.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Kind = PickleKind;
@@ -158,4 +158,4 @@ std::vector<InspectedItem> pickled_items(const TorchFile& file) {
   return std::move(collector.items);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include "formats/inspection.h"
 #include "formats/torch_file.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Adds the texts of a tensor's first elements, read from the file. Its first byte stands at `offset`; without `strides` the
 /// elements follow each other.
@@ -18,4 +18,4 @@ void show_first_elements(const ByteSource& source, const DtypeFacts& dtype, cons
 /// One item for each tensor and each plain value of a torch file, in order. A list of numbers is one item.
 std::vector<InspectedItem> pickled_items(const TorchFile& file);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -13,7 +13,7 @@
 #include "formats/torch_file.h"
 #include "formats/weight_index.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kDeepestFolder = 3;
@@ -189,4 +189,4 @@ std::string bytes_text(uint64_t bytes) {
   return text.data();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include <vector>
 
 /// What a file holds, gathered for showing.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A tensor or a plain value, named by the keys that lead to it.
 struct InspectedItem {
@@ -53,4 +53,4 @@ std::vector<InspectedFile> inspect_folder(const std::filesystem::path& folder);
 /// "1.5 MB".
 std::string bytes_text(uint64_t bytes);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include "console/box_table.h"
 #include "formats/mergeable_weights.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -159,4 +159,4 @@ std::string estimates_table(const std::string& model, const std::vector<MemoryEs
                    rows);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

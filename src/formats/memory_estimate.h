@@ -9,7 +9,7 @@
 #include <vector>
 
 /// What a model needs, from the headers of its files alone.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How large the weights of a model are with every floating-point number a float32, as they are trained.
 struct WeightSizes {
@@ -45,4 +45,4 @@ MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype)
 /// The table that Python prints, without a newline at its end.
 std::string estimates_table(const std::string& model, const std::vector<MemoryEstimate>& estimates);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

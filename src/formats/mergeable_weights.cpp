@@ -14,7 +14,7 @@
 #include "formats/weight_index.h"
 #include "formats/weight_shards.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr uint64_t kMergePiece = 1 << 20;
@@ -155,4 +155,4 @@ MergeableWeights find_mergeable_weights(const std::filesystem::path& folder) {
   say_what_is_missing(folder);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

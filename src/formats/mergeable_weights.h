@@ -11,7 +11,7 @@
 #include "core/byte_sink.h"
 #include "formats/dtype_facts.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A tensor that can be written somewhere else.
 struct MergeableTensor {
@@ -43,4 +43,4 @@ MergeableWeights open_weight_file(const std::filesystem::path& path);
 /// The part of find_mergeable_weights for torch's distributed checkpoints: a `.metadata` and .distcp files.
 MergeableWeights open_distributed_checkpoint(const std::filesystem::path& folder);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Kind = PickleKind;
@@ -211,4 +211,4 @@ std::vector<int64_t> pickled_integers(PickleMachine& machine, const PickleNode& 
   return numbers;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include "formats/pickle_machine.h"
 
 /// The classes and functions that a pickle of plain data names, and what calling them makes.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A name that is understood. `call` makes the value of calling it with `arguments`; nullptr for what only stands as an argument.
 struct KnownGlobal {
@@ -40,4 +40,4 @@ PickleNode* call_numpy_from_buffer(PickleMachine&, const PickleItems&);
 /// The ints of a tuple, list or torch.Size, charged for.
 std::vector<int64_t> pickled_integers(PickleMachine& machine, const PickleNode& node);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include "core/escaped.h"
 #include "formats/pickle_machine.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kDeepest = 400;
@@ -168,4 +168,4 @@ bool is_pickled_text(std::string_view bytes) {
   return true;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

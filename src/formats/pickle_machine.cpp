@@ -8,7 +8,7 @@
 #include "core/escaped.h"
 #include "formats/pickle_calls.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kMostCopies = 4;  // times the bytes of the pickle
@@ -489,4 +489,4 @@ void PickleMachine::run() {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 
 #include "formats/pickle_reader.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 struct KnownGlobal;
 
@@ -155,4 +155,4 @@ void check_pickled_value(const PickleMachine& machine, PickleNode& root, size_t 
 /// Is it text in UTF-8? Lone surrogates count, as in Python.
 bool is_pickled_text(std::string_view bytes);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

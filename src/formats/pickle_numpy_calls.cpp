@@ -1,6 +1,6 @@
 #include "formats/pickle_calls.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Kind = PickleKind;
@@ -103,4 +103,4 @@ PickleNode* call_numpy_from_buffer(PickleMachine& machine, const PickleItems& it
   return machine.tree().array(std::move(array));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 void PickleOutput::numbered(char short_code, char long_code, uint32_t index) {
   code(index < 256 ? short_code : long_code);
@@ -120,4 +120,4 @@ void PickleOutput::bytes_call(const std::string& bytes) {
   code('R');
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

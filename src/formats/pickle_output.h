@@ -7,7 +7,7 @@
 
 #include "formats/pickle_value.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The bytes of a pickle (protocol 2) while it is written, and its memo: which objects stand in it already, numbered as Python's
 /// pickler numbers them. Each function writes what its name says.
@@ -60,4 +60,4 @@ class PickleOutput {
   std::unordered_map<std::string, uint32_t> named_;  // what has no node: classes, words, dtypes, storages
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -2,7 +2,7 @@
 
 #include "formats/pickle_machine.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 PickleTree read_pickle(std::string_view bytes, const std::string& file, const PickleRules& rules, size_t* used) {
   PickleMachine machine(bytes, file, rules);
@@ -16,4 +16,4 @@ PickleTree read_pickle(std::string_view bytes, const std::string& file, const Pi
   return std::move(machine.tree());
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 
 #include "formats/pickle_value.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Thrown when a pickle goes on behind the bytes that were given.
 class PickleCutShort : public CheckpointError {
@@ -30,4 +30,4 @@ struct PickleRules {
 /// the pickle's length.
 PickleTree read_pickle(std::string_view bytes, const std::string& file, const PickleRules& rules = {}, size_t* used = nullptr);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -3,7 +3,7 @@
 #include "core/escaped.h"
 #include "formats/pickle_calls.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// The description of a tensor takes far more than the shortest call that makes one from what is there already.
@@ -149,4 +149,4 @@ PickleNode* call_rebuild_from_type(PickleMachine& machine, const PickleItems& it
   machine.fail("a tensor made by " + function);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::array<std::string_view, 27> kKindNames = {
@@ -117,4 +117,4 @@ std::string big_integer_text(const std::string& little_endian) {
   return digits;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -17,7 +17,7 @@
 #include "formats/dtype_facts.h"
 
 /// The plain data of a pickle: what state dicts, optimizer states and random states are made of. No torch.
-namespace accelerate {
+namespace accelerate::detail {
 
 enum class PickleKind : uint8_t {
   kNone,
@@ -171,4 +171,4 @@ class PickleTree {
 /// The decimal digits of a kBigInt.
 std::string big_integer_text(const std::string& little_endian);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 
 #include "formats/pickle_output.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Kind = PickleKind;
@@ -403,4 +403,4 @@ void PickleEmitter::emit_array(const PickleNode& node) {
 
 std::string write_pickle(const PickleNode& root) { return PickleEmitter().run(root); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include "formats/pickle_value.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The pickle (protocol 2) that Python's own pickler and torch.save make of `root`: the same values, shared in the same places,
 /// give the same bytes (but for empty bytes, see PickleOutput::bytes_call). torch.load(weights_only=True) accepts it as far as it
@@ -12,4 +12,4 @@ namespace accelerate {
 /// than 400 or in a circle, and for kObject.
 std::string write_pickle(const PickleNode& root);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// The dimensions of a slice, those at the end joined as far as they are whole: each turn of the innermost loop is one read.
@@ -81,4 +81,4 @@ void SafetensorsFile::read_slice(const SafetensorsEntry& entry, std::span<const 
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 #include "core/byte_source.h"
 #include "formats/safetensors_header.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A safetensors file open for reading: its header at once, its tensors one by one or in part. Not trusted, as
 /// parse_safetensors_header says. The source outlives this.
@@ -35,4 +35,4 @@ class SafetensorsFile {
   std::unordered_map<std::string_view, size_t> places_;  // of names in header_.entries
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

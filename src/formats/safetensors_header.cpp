@@ -11,7 +11,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 /// The limit of the reference implementation; also what keeps a damaged length from becoming a huge allocation.
@@ -232,4 +232,4 @@ std::string make_safetensors_header(std::vector<SafetensorsEntry> entries,
   return bytes + text;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

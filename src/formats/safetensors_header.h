@@ -8,7 +8,7 @@
 #include <vector>
 
 /// The header of a safetensors file: bytes only, no torch. What it reads is not to be trusted.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// One tensor of a file. `begin` and `end` count from the start of the data, which follows the header.
 struct SafetensorsEntry {
@@ -44,4 +44,4 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
 std::string make_safetensors_header(std::vector<SafetensorsEntry> entries,
                                     const std::vector<std::pair<std::string, std::string>>& metadata, SafetensorsHeader& header);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 #include "core/escaped.h"
 #include "formats/pickle_writer.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
@@ -242,4 +242,4 @@ std::string torch_archive_name(std::string_view path) {
   return name.empty() ? "archive" : name;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

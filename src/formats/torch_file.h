@@ -14,7 +14,7 @@
 #include "formats/zip_reader.h"
 #include "formats/zip_writer.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where the elements of tensors lie in a file.
 struct TorchStorage {
@@ -89,4 +89,4 @@ class TorchFileWriter {
 /// The folder that torch.save uses inside a file of that name: "optimizer" for "state/optimizer.bin".
 std::string torch_archive_name(std::string_view path);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 [[noreturn]] void bad_index(const std::string& file, const std::string& what) {
@@ -123,4 +123,4 @@ std::string write_weight_index(const WeightIndex& index) {
   return json.dump(2, ' ', true) + "\n";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

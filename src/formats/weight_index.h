@@ -9,7 +9,7 @@
 
 #include "core/byte_source.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What `model.safetensors.index.json` and its like say.
 struct WeightIndex {
@@ -28,4 +28,4 @@ WeightIndex read_weight_index(const ByteSource& source);
 /// The text that Python writes: indented by two, keys sorted, a newline at the end.
 std::string write_weight_index(const WeightIndex& index);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

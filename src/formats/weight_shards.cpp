@@ -8,7 +8,7 @@
 
 #include "core/size_text.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::array<SizeUnit, 4> kShardUnits = {{{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}}};
@@ -97,4 +97,4 @@ ShardPlan plan_shards(const std::vector<WeightToPlace>& weights, uint64_t most_b
   return plan;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include <vector>
 
 /// Which file of a sharded checkpoint a tensor goes to. Rules and names are those of huggingface_hub.
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Bytes of "5GB", "200MB", "1.5 KB" (powers of 1000). UsageError for anything else.
 uint64_t parse_shard_size(std::string_view text);
@@ -41,4 +41,4 @@ struct ShardPlan {
 /// shard to itself. No tensors make one empty shard.
 ShardPlan plan_shards(const std::vector<WeightToPlace>& weights, uint64_t most_bytes);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 /// Facts of the zip format that reader and writer share. Numbers are little-endian, as on every machine this runs on.
-namespace accelerate::zip {
+namespace accelerate::detail::zip {
 
 inline constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kDescriptorSignature = 0x08074b50;
 inline constexpr uint32_t kEndSignature = 0x06054b50, kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
@@ -32,4 +32,4 @@ void append_numbers(std::string& bytes, Numbers... numbers) {
   (bytes.append(reinterpret_cast<const char*>(&numbers), sizeof(numbers)), ...);
 }
 
-}  // namespace accelerate::zip
+}  // namespace accelerate::detail::zip

@@ -10,7 +10,7 @@
 #include "core/escaped.h"
 #include "formats/zip_layout.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using zip::number_at;
@@ -192,4 +192,4 @@ bool looks_like_zip(const ByteSource& source) {
   return source.size() >= 4 && number_at<uint32_t>(source.text(0, 4), 0) == zip::kLocalSignature;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 
 #include "core/byte_source.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A member of an archive. `offset` is where its bytes begin in the file; they are stored as they are.
 struct ZipEntry {
@@ -47,4 +47,4 @@ class ZipReader {
 /// Does it begin as a zip archive does?
 bool looks_like_zip(const ByteSource& source);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include "core/crc32.h"
 #include "formats/zip_layout.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using zip::append_numbers;
@@ -127,4 +127,4 @@ std::string ZipWriter::fingerprint() const {
   return digits(names) + digits(crcs_);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 
 #include "core/byte_sink.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Writes an archive of stored entries as torch does: in a folder, the bytes of each member at a multiple of 64, checksums
 /// behind them, no times. The same members give the same bytes. The sink outlives the writer.
@@ -50,4 +50,4 @@ class ZipWriter {
   std::unordered_set<std::string> names_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

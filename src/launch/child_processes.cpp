@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // The parent of process `pid`, or 0 when there is no such process (any more).
@@ -56,4 +56,4 @@ std::set<pid_t> list_children(pid_t parent) {
   return children;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

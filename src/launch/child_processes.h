@@ -4,9 +4,9 @@
 
 #include <set>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The children of a process, orphans that it adopted among them, and those that have ended but were not waited for.
 std::set<pid_t> list_children(pid_t parent);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -18,7 +18,7 @@
 #include "launch/place_variables.h"
 #include "launch/worker_command.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Json = nlohmann::json;
@@ -368,4 +368,4 @@ LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* 
   return plan;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

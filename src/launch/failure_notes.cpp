@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr char kMemoryName[] = "accelerate-failure-notes";
@@ -59,4 +59,4 @@ void leave_failure_note(FailureNote note) noexcept try {
 } catch (const std::exception&) {
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

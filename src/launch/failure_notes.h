@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a worker knows of its failure before it ends.
 enum class FailureNote : char {
@@ -41,4 +41,4 @@ class FailureNotes {
 /// In a worker: leaves a note for the launcher, if there is one.
 void leave_failure_note(FailureNote note) noexcept;
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -20,7 +20,7 @@
 #include "launch/signal_scope.h"
 #include "launch/worker_supervisor.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // Memory that the program shares with the supervisor and the workers: how the launch ended, and each rank's last message.
@@ -184,4 +184,4 @@ std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::fu
   return report.failure();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 
 #include <accelerate/launch/launch_plan.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Why a launch of functions did not end well.
 struct LaunchFailure {
@@ -30,4 +30,4 @@ struct LaunchFailure {
 /// Throws WorkerError when no process can be made.
 std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::function<void(int rank)>& body);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

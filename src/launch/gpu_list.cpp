@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 std::vector<std::string> gpus_in(const std::string& list) {
   std::vector<std::string> ids;
@@ -26,4 +26,4 @@ std::optional<int> gpu_number(const std::string& id) {
   return number;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The entries of a list such as "0,1", without blanks around them; none for "all".
 std::vector<std::string> gpus_in(const std::string& list);
@@ -15,4 +15,4 @@ bool names_a_gpu(const std::string& id);
 /// `id` as a number; nothing when it is a name.
 std::optional<int> gpu_number(const std::string& id);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 
 #include "launch/system_report.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr double kGigabyte = 1024.0 * 1024.0 * 1024.0;
@@ -110,4 +110,4 @@ std::string read_nccl_version(const std::string& library) {
   return fmt::format("{}.{}.{}", version / major_unit, version % major_unit / 100, version % 100);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

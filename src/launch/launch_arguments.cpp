@@ -12,7 +12,7 @@
 #include <accelerate/core/error.h>
 #include <accelerate/core/launch_environment.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Json = nlohmann::json;
@@ -160,4 +160,4 @@ std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line) {
   return help ? std::optional(asked) : std::nullopt;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include "launch/launch_flags.h"
 #include "launch/launch_settings.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What a command line of `accelerate launch` says.
 struct LaunchArguments {
@@ -28,4 +28,4 @@ LaunchArguments parse_launch_arguments(const std::vector<std::string>& line);
 /// What `line` asks to be told, if it has --help or --help-all before it names a program.
 std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 #include <array>
 #include <stdexcept>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using G = FlagGroup;
@@ -353,4 +353,4 @@ void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonVal
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include "console/flag_reader.h"
 #include "launch/launch_settings.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Sections of `accelerate launch --help`, in its order.
 enum class FlagGroup {
@@ -104,4 +104,4 @@ struct LaunchHelp {
 /// The text of it.
 std::string launch_help(const LaunchHelp& asked);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

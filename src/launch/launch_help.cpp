@@ -6,7 +6,7 @@
 
 #include "launch/launch_flags.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kHelpColumn = 34;
@@ -115,4 +115,4 @@ std::string launch_help(const LaunchHelp& asked) {
          "torchrun's names for these: `accelerate launch --help-all`.\n";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 #include "config/python_text.h"
 #include "launch/launch_flags.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Json = nlohmann::json;
@@ -139,4 +139,4 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
   return arguments;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include "launch/launch_arguments.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The arguments with what a config file adds to them; `config` holds the keys of the file, or is null when there is none.
 /// What the command line gave comes before the file, and the file before the defaults of the flags. Flags that say how the
@@ -13,4 +13,4 @@ namespace accelerate {
 /// UsageError when the file leaves open what must be known.
 LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* config);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -11,6 +11,8 @@
 #include "launch/place_variables.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 constexpr int kDefaultPort = 29500;

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 struct LaunchFlag;
 
@@ -94,4 +94,4 @@ using SettingMember = std::variant<std::monostate, bool LaunchSettings::*, int L
                                    std::string LaunchSettings::*, std::optional<int> LaunchSettings::*,
                                    std::optional<std::string> LaunchSettings::*, PythonValue LaunchSettings::*>;
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

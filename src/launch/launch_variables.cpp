@@ -9,7 +9,7 @@
 #include "config/python_text.h"
 #include "launch/launch_flags.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string in_lower_case(std::string text) {
@@ -122,4 +122,4 @@ Variables fp8_variables(const LaunchSettings& settings) {
   return variables;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

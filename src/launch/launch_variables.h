@@ -5,7 +5,7 @@
 
 #include "launch/launch_settings.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Variables of workers by name.
 using Variables = std::map<std::string, std::string>;
@@ -28,4 +28,4 @@ Variables parallelism_variables(const LaunchSettings& settings);
 /// What the worker's fp8 recipes read.
 Variables fp8_variables(const LaunchSettings& settings);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -15,6 +15,8 @@
 #include "core/program_path.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 int count_entries(const std::filesystem::path& folder, bool (*counts)(const std::string& name)) {

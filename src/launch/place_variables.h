@@ -4,7 +4,7 @@
 
 #include "launch/failure_notes.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it belongs
 /// to the launch that the launcher is a worker of.
@@ -27,4 +27,4 @@ inline constexpr std::array kPlaceVariables = {"RANK",
                                                "TORCHELASTIC_ERROR_FILE",
                                                kFailureNotesVariable};
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

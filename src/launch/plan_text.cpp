@@ -5,7 +5,7 @@
 #include <accelerate/launch/cpu_topology.h>
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string worker_text(const WorkerPlan& worker, const LaunchPlan& plan, const Environment& environment) {
@@ -54,4 +54,4 @@ std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 
 #include <accelerate/core/error.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::array kFromOutside = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2};
@@ -67,4 +67,4 @@ std::string signal_name(int signal) {
   return name != nullptr ? std::string("SIG") + name : fmt::format("signal {}", signal);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A signal that arrived, and the process that it is about (SIGCHLD) or from.
 struct ArrivedSignal {
@@ -47,4 +47,4 @@ bool is_left_ignored(int signal);
 /// "SIGTERM".
 std::string signal_name(int signal);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

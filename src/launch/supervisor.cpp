@@ -8,6 +8,8 @@
 #include "launch/worker_supervisor.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 std::string search_path() {

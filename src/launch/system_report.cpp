@@ -14,7 +14,7 @@
 
 #include <accelerate/launch/machine_facts.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 // Files of /proc have no length to trust; a megabyte is more than any that is meant.
@@ -91,4 +91,4 @@ SystemReport read_system_report(const SystemPaths& paths) {
           .gpu = read_gpu_reports(paths)};
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where the facts of a system are read. Tests name files of their own.
 struct SystemPaths {
@@ -56,4 +56,4 @@ GpuReports read_gpu_reports(const SystemPaths& paths = {});
 /// The version of the NCCL in this library ("2.28.3"); empty when it cannot be loaded or is something else.
 std::string read_nccl_version(const std::string& library);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

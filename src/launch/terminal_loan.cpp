@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 bool TerminalLoan::possible() { return ::tcgetpgrp(STDIN_FILENO) == ::getpgrp(); }
 
@@ -16,4 +16,4 @@ void TerminalLoan::take_back() {
   lent_ = false;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

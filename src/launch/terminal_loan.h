@@ -2,7 +2,7 @@
 
 #include <sys/types.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Lends the terminal on stdin to a worker's process group: a group in the background that reads from it is stopped.
 /// Does nothing when stdin is no terminal, or not this process's to lend. SIGTTOU must be blocked while it is used.
@@ -27,4 +27,4 @@ class TerminalLoan {
   bool lent_ = false;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

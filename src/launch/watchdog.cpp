@@ -23,7 +23,7 @@
 
 #include <accelerate/core/error.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 struct WatchdogMessage {
@@ -175,4 +175,4 @@ void Watchdog::tell(int slot, pid_t group) const {
   ::send(socket_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The variable that marks all that a launch has started. A launch inside of another one adds its own mark to the list.
 inline constexpr char kLaunchMarkVariable[] = "ACCELERATE_LAUNCH_ID";
@@ -46,4 +46,4 @@ class Watchdog {
   int socket_ = -1;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -1,6 +1,6 @@
 #include "launch/worker_command.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 bool is_script(const LaunchSettings& settings) {
@@ -62,4 +62,4 @@ std::vector<std::string> deepspeed_command(const LaunchSettings& settings, const
   return command;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <accelerate/launch/launch_plan.h>
 #include "launch/launch_settings.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Whether Python runs the program: a module, NAME.py without --no_python, or a command that begins with python.
 bool is_python(const LaunchSettings& settings);
@@ -22,4 +22,4 @@ std::vector<std::string> mpi_command(const MpiLauncher& mpi, const LaunchSetting
 /// The command that has DeepSpeed start the processes of `options` on several machines.
 std::vector<std::string> deepspeed_command(const LaunchSettings& settings, const LaunchOptions& options);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

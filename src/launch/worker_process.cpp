@@ -16,7 +16,7 @@
 #include "core/escaped.h"
 #include "launch/signal_scope.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::vector<std::string> environment_of(const WorkerPlan& plan, const std::vector<std::string>& removed) {
@@ -159,4 +159,4 @@ void WorkerProcess::send(int signal) {
   if (!gone_) ::kill(-pid_, signal);
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -13,7 +13,7 @@
 #include "launch/watchdog.h"
 #include "output/worker_output.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How a worker's stdin begins.
 enum class WorkerInput { inherited, terminal, empty };
@@ -72,4 +72,4 @@ class WorkerProcess {
   bool gone_ = false;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -14,7 +14,7 @@
 #include "core/escaped.h"
 #include "launch/child_processes.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
@@ -362,4 +362,4 @@ void WorkerSupervisor::finish_output() {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

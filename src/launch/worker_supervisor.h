@@ -15,7 +15,7 @@
 #include "launch/worker_process.h"
 #include "output/worker_output.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Starts one worker and returns its process id. Throws WorkerError when no process can be made.
 using StartWorker = std::function<pid_t(const WorkerPlan& plan, const WorkerStart& start)>;
@@ -109,4 +109,4 @@ class WorkerSupervisor {
   LaunchEnd end_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

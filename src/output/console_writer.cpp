@@ -10,7 +10,7 @@
 #include "console/text_columns.h"
 #include "output/rank_terminal.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kMostQueued = 1 << 20;
@@ -108,7 +108,7 @@ std::string ConsoleWriter::draw() {
   if (rows.empty() && drawn_) bytes += "\x1b[J";
   if (rows.size() > 1) {
     bytes += "\x1b[" + std::to_string(rows.size() - 1) + "A\r";
-    const int first_columns = detail::columns_of(plain_text(rows.front()));
+    const int first_columns = columns_of(plain_text(rows.front()));
     if (first_columns > 0) bytes += "\x1b[" + std::to_string(first_columns) + "C";
   }
   drawn_ = !rows.empty();
@@ -125,4 +125,4 @@ void ConsoleWriter::clear_rows() {
 
 bool ConsoleWriter::is_full() const { return pending() >= kMostQueued; }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

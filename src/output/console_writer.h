@@ -9,7 +9,7 @@
 #include "output/last_lines.h"
 #include "output/output_destination.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where the lines of all ranks meet: the launcher's stdout or stderr, or both where they are one file.
 /// On a terminal, rows that may still change (progress bars) stay at the bottom, and finished lines scroll above them.
@@ -65,4 +65,4 @@ class ConsoleWriter {
   bool drawn_ = false;    // rows stand on the screen, and the cursor on the first of them
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 
 #include <accelerate/core/error.h>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kLeftFree = 16;
@@ -45,4 +45,4 @@ void RoomForDescriptors::release(size_t kept) {
   if (kept == 0) limit_.restore();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The soft limit on descriptors (`ulimit -n`) of a launcher that may need more of them than it was given. Workers get the limit
 /// that we were given: it is raised only while we open descriptors and while we poll them, since poll takes no more than that.
@@ -44,4 +44,4 @@ class RoomForDescriptors {
   std::vector<int> left_free_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

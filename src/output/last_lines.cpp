@@ -7,7 +7,7 @@
 #include "console/text_columns.h"
 #include "output/rank_terminal.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr int kColumns = 300;
@@ -19,7 +19,7 @@ std::string_view bounded_line(std::string_view line) {
   return line.find('\r') == std::string_view::npos ? line.substr(0, kBytes) : line.substr(line.size() - kBytes);
 }
 
-std::string shown_line(const std::string& line) { return detail::fit_columns(plain_text(line), kColumns); }
+std::string shown_line(const std::string& line) { return fit_columns(plain_text(line), kColumns); }
 
 // "frame #3: at::native::add(...) + 0x57 (0x7f... in libtorch_cpu.so)", as every c10::Error has dozens of.
 bool is_stack_frame(std::string_view line) {
@@ -85,4 +85,4 @@ bool LastLines::end_with(const std::vector<std::string>& texts) const {
                     [](const std::string& text, const std::string& line) { return text == shown_line(line); });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

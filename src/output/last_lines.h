@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The last lines of a rank, or of a console, for the report about the end of a rank.
 class LastLines {
@@ -33,4 +33,4 @@ class LastLines {
   std::deque<std::string> lines_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -16,7 +16,7 @@
 #include "console/screen.h"
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 std::string new_folder(const std::string& beginning) {
@@ -62,7 +62,7 @@ LogFile::~LogFile() {
 }
 
 void LogFile::write(const char* bytes, size_t count) {
-  if (file_descriptor_ >= 0 && !detail::write_all(file_descriptor_, {bytes, count})) fail();
+  if (file_descriptor_ >= 0 && !write_all(file_descriptor_, {bytes, count})) fail();
 }
 
 void LogFile::fail() {
@@ -72,4 +72,4 @@ void LogFile::fail() {
 
 std::string LogFile::take_problem() { return std::exchange(problem_, {}); }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

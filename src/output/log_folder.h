@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The files of one launch: <log_dir>/<run>_<random>/attempt_<n>/<local rank>/<stream>.log, as torchrun lays them out.
 class LogFolder {
@@ -44,4 +44,4 @@ class LogFile {
   std::string problem_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

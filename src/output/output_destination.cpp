@@ -8,7 +8,7 @@
 
 #include <cerrno>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kPiece = 256 * 1024;
@@ -93,4 +93,4 @@ void OutputDestination::add_to(std::vector<pollfd>& waited_for) const {
   waited_for.push_back({.fd = file_descriptor_, .events = static_cast<short>(queued() > 0 ? POLLOUT : 0), .revents = 0});
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The launcher's stdout or stderr, written to without ever waiting: what its reader does not take yet stays in a queue.
 /// The descriptor is shared with others: where it cannot be opened once more for us alone, it is non-blocking only while we
@@ -48,4 +48,4 @@ class OutputDestination {
   size_t written_ = 0;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

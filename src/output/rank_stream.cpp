@@ -16,7 +16,7 @@
 #include <accelerate/core/error.h>
 #include "console/text_columns.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 20;
@@ -81,7 +81,7 @@ void RankStream::make_pipe() {
 }
 
 // One column stays free, as in core/screen.cpp: what a terminal does after its last one differs from one to the next.
-int RankStream::room() const { return std::max(1, console_.columns() - (alone_ ? 0 : 1) - detail::columns_of(prefix_)); }
+int RankStream::room() const { return std::max(1, console_.columns() - (alone_ ? 0 : 1) - columns_of(prefix_)); }
 
 void RankStream::resize() {
   if (!console_.is_terminal() || reading_end_ < 0) return;
@@ -184,4 +184,4 @@ std::string RankStream::rest() const {
   return rows;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

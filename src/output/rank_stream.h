@@ -11,7 +11,7 @@
 #include "output/log_folder.h"
 #include "output/rank_terminal.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// One stream of one rank: what it writes goes to a console line by line, or as it comes where the rank is alone, and to a file
 /// as it is.
@@ -74,4 +74,4 @@ class RankStream {
   std::string rest_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 
 #include "console/text_columns.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr size_t kMostColumns = 16384;
@@ -125,9 +125,9 @@ void RankTerminal::take(char byte) {
 }
 
 void RankTerminal::put_glyph() {
-  const std::string glyph = detail::fit_columns(glyph_, 2);
+  const std::string glyph = fit_columns(glyph_, 2);
   glyph_.clear();
-  const int columns = detail::columns_of(glyph);
+  const int columns = columns_of(glyph);
   if (columns == 0) {  // belongs to the character before it
     Row& cells = row();
     if (column_ > 0 && column_ <= cells.size() && cells[column_ - 1].glyph.size() + glyph.size() <= kLongestGlyph) {
@@ -320,4 +320,4 @@ std::string plain_text(std::string_view line) {
   return text;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How a character looks: what the SGR sequences before it chose. Colours are 0 for the terminal's own.
 struct TerminalStyle {
@@ -73,4 +73,4 @@ class RankTerminal {
 /// The text that a line leaves on a terminal, without colours.
 std::string plain_text(std::string_view line);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

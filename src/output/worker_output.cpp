@@ -11,7 +11,7 @@
 #include <accelerate/core/error.h>
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr int kLauncher = -1;              // as a writer to a console
@@ -201,4 +201,4 @@ size_t WorkerOutput::pending() const {
   return bytes;
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

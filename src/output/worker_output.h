@@ -17,7 +17,7 @@
 #include "output/log_folder.h"
 #include "output/rank_stream.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Descriptors for the stdout and stderr of a new worker; -1: it inherits the launcher's.
 struct WorkerStreams {
@@ -105,4 +105,4 @@ class WorkerOutput {
   std::optional<LogFolder> folder_ = {};
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -5,11 +5,9 @@
 
 #include <source_location>
 
-namespace accelerate {
-class Communicator;
-}
-
 namespace accelerate::detail {
+
+class Communicator;
 
 /// How fast all-reduces are: what one takes at the least, in seconds, and what it moves in a second beyond that.
 struct CollectiveSpeed {

@@ -20,11 +20,9 @@ namespace torch::nn {
 class Module;
 }
 
-namespace accelerate {
-class Communicator;
-}
-
 namespace accelerate::detail {
+
+class Communicator;
 
 /// How messages begin that tell of a backward pass around a prepared model: where it was, if that is known.
 std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,

@@ -6,11 +6,9 @@
 #include <source_location>
 #include <vector>
 
-namespace accelerate {
-class Communicator;
-}
-
 namespace accelerate::detail {
+
+class Communicator;
 
 class DataParallel;
 class ModelCore;

@@ -14,6 +14,8 @@
 #include "parallel/packed_broadcast.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace detail {
 namespace {
 

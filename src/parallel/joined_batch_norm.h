@@ -5,11 +5,9 @@
 #include <memory>
 #include <source_location>
 
-namespace accelerate {
-class Communicator;
-}
-
 namespace accelerate::detail {
+
+class Communicator;
 
 /// What a batch norm is called with. Weight, bias and statistics may be undefined.
 struct BatchNormCall {

@@ -77,7 +77,7 @@ void check_tied_by_memory(const std::vector<NamedParameter>& parameters) {
   for (const auto& each : parameters) {
     const auto& tensor = each.tensor;
     if (!tensor.defined() || !tensor.requires_grad() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
-        tensor.is_meta() || residency::has_key(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second)
+        tensor.is_meta() || has_key(tensor) || !seen.insert(tensor.unsafeGetTensorImpl()).second)
       continue;
     const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
     // Views with gaps, such as columns of one matrix, lie between each other and share nothing.

@@ -5,11 +5,9 @@
 #include <source_location>
 #include <vector>
 
-namespace accelerate {
-class Communicator;
-}
-
 namespace accelerate::detail {
+
+class Communicator;
 
 /// Fills `tensors` with those of rank `from`, in as few collectives as their number allows. They are of the same shapes and
 /// dtypes on all ranks, and dense.

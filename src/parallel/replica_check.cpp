@@ -56,8 +56,7 @@ std::vector<Compared> compared_parameters(const std::vector<std::shared_ptr<Mode
   for (const auto& model : models) {
     if (!model->data_parallel() || model->data_parallel()->stepped_alone()) continue;
     for (const auto& item : model->module().named_parameters()) {
-      if (!item.value().defined() || item.value().is_meta() || item.value().layout() != at::kStrided ||
-          residency::has_key(item.value()))
+      if (!item.value().defined() || item.value().is_meta() || item.value().layout() != at::kStrided || has_key(item.value()))
         continue;
       compared.push_back({item.key() + " of " + model->module().name(), item.value()});
     }

@@ -13,6 +13,8 @@
 #include "parallel/joined_batch_norm.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// Tells that a tensor belongs to a layer that was converted. It is kept where autograd keeps hooks: with the tensor, whatever
@@ -51,14 +53,14 @@ at::Tensor batch_norm_of_layer(const at::Tensor& input, const std::optional<at::
   if (!training || !layer || !layer->is_training()) {
     return at::native::batch_norm(input, real_weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled);
   }
-  return detail::joined_batch_norm({.input = input,
-                                    .weight = real_weight.value_or(at::Tensor()),
-                                    .bias = bias.value_or(at::Tensor()),
-                                    .running_mean = running_mean.value_or(at::Tensor()),
-                                    .running_var = running_var.value_or(at::Tensor()),
-                                    .momentum = momentum,
-                                    .eps = eps},
-                                   mark->communicator, mark->where);
+  return joined_batch_norm({.input = input,
+                            .weight = real_weight.value_or(at::Tensor()),
+                            .bias = bias.value_or(at::Tensor()),
+                            .running_mean = running_mean.value_or(at::Tensor()),
+                            .running_var = running_var.value_or(at::Tensor()),
+                            .momentum = momentum,
+                            .eps = eps},
+                           mark->communicator, mark->where);
 }
 
 /// Once, when a layer is first converted: programs without one keep LibTorch's operator.

@@ -4,6 +4,8 @@
 #include "parallel/data_parallel.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace detail {
 
 SyncScope::SyncScope(const std::vector<std::shared_ptr<ModelCore>>& models, Restores restores) {

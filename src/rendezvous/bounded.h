@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Starts `action` in a thread of its own that can be left behind. A client of c10d's store waits without limit for a server
 /// that accepts it and says nothing (a stopped rank 0, a stranger on the port), so nobody who must go on may call it directly.
@@ -28,4 +28,4 @@ auto within(std::chrono::milliseconds patience, const char* problem, Action acti
   return result.get();
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// What c10d says went wrong, without the place in its own sources, its advice, and the stack of C++ frames that it appends.
 inline std::string words_of(const std::exception& error) {
@@ -38,4 +38,4 @@ std::shared_ptr<Reducer> make_reducer(Arguments&&... arguments) {
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 #include "core/escaped.h"
 #include "core/utf8.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr std::string_view kCardVersion = "accelerate rendezvous 1";
@@ -82,4 +82,4 @@ std::string make_nonce() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// How a process presents itself at the rendezvous: the job it belongs to, its rank there, and which process it is.
 struct RankCard {
@@ -40,4 +40,4 @@ std::string describe(const RankCard& card);
 /// 128 random bits, as hexadecimal digits.
 std::string make_nonce();
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

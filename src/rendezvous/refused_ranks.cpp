@@ -3,7 +3,7 @@
 #include "console/screen.h"
 #include "core/escaped.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr const char* kRefusals = "refused";
@@ -27,9 +27,9 @@ void tell_refusals(c10d::Store& store) {
   while (told < last && store.check({refusal_key(told + 1)})) {
     const auto bytes = store.get(refusal_key(told + 1));
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    detail::Screen::of_process().write_line(2, "accelerate: " + escaped(text, kLongestRefusal));
+    Screen::of_process().write_line(2, "accelerate: " + escaped(text, kLongestRefusal));
     told = store.add(kRefusalsTold, 1);
   }
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Leaves word in the store of a group that a process was not let in.
 void publish_refusal(c10d::Store& store, const std::string& text);
@@ -12,4 +12,4 @@ void publish_refusal(c10d::Store& store, const std::string& text);
 /// For rank 0: writes to stderr what was published and not told yet. Throws when the store cannot be reached.
 void tell_refusals(c10d::Store& store);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

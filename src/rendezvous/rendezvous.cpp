@@ -17,7 +17,7 @@
 #include "rendezvous/rendezvous_secret.h"
 #include "rendezvous/store_listener.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -114,7 +114,7 @@ StorePointer connect(const LaunchEnvironment& me, std::chrono::milliseconds pati
 
 StorePointer host_store(const LaunchEnvironment& me, std::chrono::milliseconds patience) {
   const StoreListener listener = listen_for_ranks(store_address(me), me.master_port);
-  if (!listener.warning.empty()) detail::Screen::of_process().write_line(2, "accelerate: " + listener.warning);
+  if (!listener.warning.empty()) Screen::of_process().write_line(2, "accelerate: " + listener.warning);
   auto options = store_options(me, true, patience);
   options.masterListenFd = listener.socket;
   try {
@@ -337,4 +337,4 @@ StorePointer join_store(const LaunchEnvironment& me, const Environment& environm
                 [mine, tcp] { return host_round(mine, tcp); });
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -4,7 +4,7 @@
 
 #include "rendezvous/c10d_compat.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// The store through which the ranks of `me`'s job find each other, with keys of this group's own. Returns when all ranks are
 /// there. A process of another job, one that claims a rank that is taken, and one without the job's shared secret are refused,
@@ -19,4 +19,4 @@ void note_group_made(const LaunchEnvironment& me);
 /// True when all ranks are on this host: they need nothing but its loopback interface.
 inline bool on_one_host(const LaunchEnvironment& me) { return me.num_processes == me.local_num_processes; }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

@@ -7,7 +7,7 @@
 #include "core/file.h"
 #include "core/sha256.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr const char* kSecretVariable = "ACCELERATE_RENDEZVOUS_SECRET";
@@ -56,4 +56,4 @@ bool RendezvousSecret::proves(std::string_view proof, std::initializer_list<std:
   return equal_codes(proof, prove(facts));
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

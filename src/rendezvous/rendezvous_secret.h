@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// A secret that all ranks of a job share, or none. It is never sent: ranks prove to each other that they know it.
 class RendezvousSecret {
@@ -27,4 +27,4 @@ class RendezvousSecret {
   std::string secret_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

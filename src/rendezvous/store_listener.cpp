@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-namespace accelerate {
+namespace accelerate::detail {
 namespace {
 
 constexpr const char* kLoopbackAddress = "127.0.0.1";
@@ -98,4 +98,4 @@ StoreListener listen_for_ranks(const std::string& address, int port) {
                      "protect the port (ACCELERATE_RENDEZVOUS_SECRET_FILE, a firewall)."};
 }
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

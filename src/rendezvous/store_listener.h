@@ -3,7 +3,7 @@
 #include <optional>
 #include <string>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// Where rank 0 listens for the others.
 struct StoreListener {
@@ -20,4 +20,4 @@ struct StoreListener {
 /// the address of a Kubernetes service), several of them, or one that only this host means by that name: then at all.
 StoreListener listen_for_ranks(const std::string& address, int port);
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

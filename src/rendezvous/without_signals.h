@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-namespace accelerate {
+namespace accelerate::detail {
 
 /// While it lives, threads that are started take no signal away from the program's own.
 class WithoutSignals {
@@ -20,4 +20,4 @@ class WithoutSignals {
   sigset_t before_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::detail

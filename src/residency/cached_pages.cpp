@@ -18,7 +18,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 constexpr uint64_t kPagesAtOnce = 1024;
@@ -139,4 +139,4 @@ uint64_t CachedPages::copy(void* to, uint64_t size, uint64_t offset) {
   return copied;
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

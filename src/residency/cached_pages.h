@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// The pages of a file that the system has in memory, mapped: to copy them takes a third to two thirds of the time of having them
 /// read.
@@ -34,4 +34,4 @@ class CachedPages {
   char* start_ = nullptr;  // none where it cannot be mapped, or the system does not tell which pages it has
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -9,7 +9,7 @@
 
 #include "residency/host_memory.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
@@ -100,4 +100,4 @@ void CopyLane::synchronize() const {
   if (stream_) stream_->synchronize();
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -15,7 +15,7 @@
 
 #include "residency/weight_store.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// What one thread reads at a time: small enough for several threads to share a large weight, large enough to hide the cost of a
 /// call.
@@ -65,4 +65,4 @@ class CopyLane {
   bool allocated_ = false;
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -10,7 +10,7 @@
 #include "residency/empty_scope.h"
 #include "residency/interception.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 /// Operators that copy from device to device, that ask about several tensors without reading them, or that take lists of tensors
@@ -117,4 +117,4 @@ bool align_devices(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   return moved;
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 #include <optional>
 
 /// Models whose weights are on several devices. Their modules know nothing of it, so operators find their arguments on one.
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// While it lives, operators that this thread calls (and those threads that take over its state) bring their tensors to one
 /// device. Not inside a scope of empty weights.
@@ -34,4 +34,4 @@ class AlignmentScope {
 /// several devices stay, as do numbers on the CPU. Says whether any was replaced; then the operator has to be called anew.
 bool align_devices(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

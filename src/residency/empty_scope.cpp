@@ -10,7 +10,7 @@
 
 #include "residency/interception.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 // Scopes belong to a thread, as the dispatcher's own do.
@@ -169,4 +169,4 @@ void EmptyScope::give_bytes_to_buffers() {
   for (size_t i = 0; i < buffers.size(); ++i) make_real(buffers[i], real[i]);
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

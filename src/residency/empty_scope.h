@@ -9,7 +9,7 @@
 
 #include "residency/init_log.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// While it lives, tensors that this thread makes from nothing are made on a device of its choice. On the meta device they take
 /// no memory, and how they were made is kept.
@@ -62,4 +62,4 @@ class OutsideEmptyScopes {
   EmptyScope* before_;
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

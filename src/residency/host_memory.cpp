@@ -13,7 +13,7 @@
 #include "core/in_parallel.h"
 #include "residency/page_locking.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 constexpr uint64_t kPage = 4096;  // or a part of one
@@ -130,4 +130,4 @@ at::Tensor PinnedMemory::take(uint64_t bytes) {
   return memory_.narrow(0, static_cast<int64_t>(std::exchange(used_, used_ + size)), static_cast<int64_t>(bytes));
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

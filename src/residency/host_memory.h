@@ -7,7 +7,7 @@
 
 #include "residency/weight_store.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// A weight that waits in host memory, of which `bytes` is all. Changes are made there.
 std::shared_ptr<WeightStore> store_in_memory(at::Tensor bytes);
@@ -37,4 +37,4 @@ class PinnedMemory {
   uint64_t used_ = 0, expected_ = 0;
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -6,6 +6,8 @@
 #include "residency/empty_scope.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 bool include_buffers(const InitEmptyWeightsOptions& options) {
@@ -17,12 +19,12 @@ bool include_buffers(const InitEmptyWeightsOptions& options) {
 }  // namespace
 
 InitEmptyWeights::InitEmptyWeights(const InitEmptyWeightsOptions& options)
-    : scope_(std::make_unique<residency::EmptyScope>(c10::Device(c10::kMeta), include_buffers(options))) {}
+    : scope_(std::make_unique<EmptyScope>(c10::Device(c10::kMeta), include_buffers(options))) {}
 
 InitEmptyWeights::~InitEmptyWeights() = default;
 
 InitOnDevice::InitOnDevice(c10::Device device, const InitEmptyWeightsOptions& options)
-    : scope_(std::make_unique<residency::EmptyScope>(device, include_buffers(options))) {}
+    : scope_(std::make_unique<EmptyScope>(device, include_buffers(options))) {}
 
 InitOnDevice::~InitOnDevice() = default;
 

@@ -11,7 +11,7 @@
 
 #include "residency/interception.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 /// What a storage without bytes has for an allocator: it is never replaced, and leads back to the log.
@@ -141,4 +141,4 @@ void make_real(const at::Tensor& tensor, const at::Tensor& real) {
   tensor.set_data(real);
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -11,7 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// The operators that made tensors without bytes, so that those that turn out to be needed can be made after all. It belongs to
 /// the storages of these tensors, and goes with the last of them.
@@ -56,4 +56,4 @@ class InitLog : public std::enable_shared_from_this<InitLog> {
 /// Makes a tensor without bytes one with those of `real`, in place: every handle to it sees them.
 void make_real(const at::Tensor& tensor, const at::Tensor& real);
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

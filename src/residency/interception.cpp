@@ -15,7 +15,7 @@
 #include "residency/empty_scope.h"
 #include "residency/pins.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 /// Whether an operator returns a view of an argument, or may: such a one needs no bytes, and where it copies after all, the copy
@@ -109,4 +109,4 @@ void set_key(const at::TensorBase& tensor, bool on) {
 
 bool has_key(const at::TensorBase& tensor) { return tensor.defined() && tensor.unsafeGetTensorImpl()->key_set().has(kKey); }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

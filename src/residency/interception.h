@@ -8,7 +8,7 @@
 
 #include <functional>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// A key of LibTorch's dispatcher that LibTorch itself leaves unused. On a tensor, or included for a thread, it brings operators
 /// to us first. It lies above autograd and autocast: composite operators are seen whole.
@@ -43,4 +43,4 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 /// The value with `map(tensor)` in the place of every defined tensor.
 c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map);
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 using Owner = std::shared_ptr<StorageRecord>;
@@ -76,4 +76,4 @@ void stop_managing(c10::StorageImpl& storage, c10::DataPtr bytes, c10::Allocator
   storage.set_data_ptr_noswap(std::move(bytes));
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

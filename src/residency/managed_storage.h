@@ -9,7 +9,7 @@
 
 /// Storages whose bytes come and go. What the engine knows of a weight belongs to its storage, and goes with it: no table of all
 /// weights is needed, and none can be out of date.
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 class Pager;
 
@@ -41,4 +41,4 @@ void hide_bytes(c10::StorageImpl& storage, const std::string& name);
 /// Makes it a storage like any other, with bytes of its own.
 void stop_managing(c10::StorageImpl& storage, c10::DataPtr bytes, c10::Allocator* allocator);
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -12,7 +12,7 @@
 
 #include "core/file.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayRef shape, at::ScalarType dtype) {
   uint64_t bytes = c10::elementSize(dtype);
@@ -33,4 +33,4 @@ at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayR
       at::TensorOptions().dtype(dtype));
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -7,6 +7,8 @@
 #include "residency/pins.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
@@ -18,11 +20,11 @@ std::vector<at::Tensor> tensors_of(const torch::nn::Module& module) {
 
 }  // namespace
 
-struct MaterializedScope::Pins : residency::Pins {};
+struct MaterializedScope::Pins : detail::Pins {};
 
 bool has_offloaded_params(const torch::nn::Module& module) {
   const auto tensors = tensors_of(module);
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return residency::record_of(tensor); });
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return record_of(tensor); });
 }
 
 MaterializedScope::MaterializedScope(const torch::nn::Module& module) : pins_(std::make_unique<Pins>()) {

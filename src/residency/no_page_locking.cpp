@@ -1,8 +1,8 @@
 #include "residency/page_locking.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 bool lock_pages(void*, uint64_t) { return false; }
 void unlock_pages(void*) {}
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

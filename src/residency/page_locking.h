@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Keeps the system from moving or swapping pages, so that an accelerator fetches from them by itself. False where that cannot be
 /// done; then a device's driver copies the bytes first, and all else is the same.
@@ -10,4 +10,4 @@ bool lock_pages(void* memory, uint64_t size);
 /// Ends it, before the memory is freed.
 void unlock_pages(void* memory);
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

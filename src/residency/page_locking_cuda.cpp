@@ -2,7 +2,7 @@
 
 #include "residency/page_locking.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 bool lock_pages(void* memory, uint64_t size) {
   if (cudaHostRegister(memory, size, cudaHostRegisterPortable) == cudaSuccess) return true;
@@ -14,4 +14,4 @@ void unlock_pages(void* memory) {
   if (cudaHostUnregister(memory) != cudaSuccess) (void)cudaGetLastError();
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

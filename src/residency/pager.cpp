@@ -11,7 +11,7 @@
 #include "residency/host_memory.h"
 #include "residency/managed_storage.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 namespace {
 
 /// Looking further ahead costs time at every use and gains nothing.
@@ -285,4 +285,4 @@ void Pager::evict(Unit& unit) {
   slots_.give_back(std::exchange(unit.slot, {}));
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

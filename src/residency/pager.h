@@ -17,7 +17,7 @@
 #include "residency/use_order.h"
 #include "residency/weight_store.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 struct PagerOptions {
   /// Where weights are computed with.
@@ -133,4 +133,4 @@ class Pager : public std::enable_shared_from_this<Pager> {
   IoThreadPool io_threads_;  // the last: they fill slots
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

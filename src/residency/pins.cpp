@@ -6,7 +6,7 @@
 #include "residency/interception.h"
 #include "residency/managed_storage.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 Pins::~Pins() {
   for (size_t i = 0; i < pinned_; ++i) groups_[i].pager->unpin(groups_[i].accesses, false);
@@ -37,4 +37,4 @@ void Pins::finish() {
   }
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

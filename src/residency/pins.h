@@ -7,7 +7,7 @@
 
 #include "residency/pager.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Weights that somebody uses, in memory while this lives.
 class Pins {
@@ -36,4 +36,4 @@ class Pins {
   size_t pinned_ = 0;  // the first of them
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

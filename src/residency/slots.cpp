@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 size_t Slots::reusable(uint64_t bytes) const {
   size_t best = free_.size();
   for (size_t i = 0; i < free_.size(); ++i) {
@@ -48,4 +48,4 @@ void Slots::free_unused() {
   free_.clear();
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

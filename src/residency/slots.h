@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Memory on a compute device that units of weights take turns in. A slot that was given back is kept for the next unit of about
 /// its size: memory that the system has just handed out costs more to fill than weights cost to read.
@@ -40,4 +40,4 @@ class Slots {
   std::vector<at::Tensor> free_;
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

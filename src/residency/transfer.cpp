@@ -5,7 +5,7 @@
 
 #include "core/start_threads.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 Transfer::Transfer(std::vector<Load> loads, CopyLane* lane) : loads_(std::move(loads)), lane_(lane) {
   for (size_t i = 0; i < loads_.size(); ++i) {
@@ -102,4 +102,4 @@ void IoThreadPool::work() {
   }
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -13,7 +13,7 @@
 #include "residency/copy_lane.h"
 #include "residency/weight_store.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Weights on their way from their stores into memory. Any number of threads carry parts of it.
 class Transfer {
@@ -82,4 +82,4 @@ class IoThreadPool {
   std::vector<std::jthread> threads_;  // the last: they use the others
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

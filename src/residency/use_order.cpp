@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 void UseOrder::add_unit() {
   const int unit = static_cast<int>(after_one_.size());
@@ -56,4 +56,4 @@ std::vector<int> UseOrder::expected(size_t most) const {
   return units;
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Learns in which order units of weights are used, and tells which are expected next. What followed a pair of units the last
 /// time is expected to follow it again: pairs tell a backward pass from a forward pass without being told where either begins.
@@ -37,4 +37,4 @@ class UseOrder {
   std::vector<Cursor> cursors_;                   // the most recent one last
 };
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -16,7 +16,7 @@
 #include "core/file.h"
 #include "residency/cached_pages.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// What tells one content of a file from another. Not its inode, which may change when a file is opened to be written
 /// (overlayfs).
@@ -193,4 +193,4 @@ std::shared_ptr<WeightStore> store_of_file(const std::string& path, uint64_t siz
   return std::make_shared<HomeOfFile>(path, size, writable, staged);
 }
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

@@ -8,7 +8,7 @@
 
 #include "core/byte_source.h"
 
-namespace accelerate::residency {
+namespace accelerate::detail {
 
 /// Where the bytes of a weight live while they are not where they are computed with.
 class WeightStore {
@@ -48,4 +48,4 @@ std::shared_ptr<WeightStore> store_in_file(std::shared_ptr<const CheckpointFile>
 /// file may still be `staged` under another name, and is renamed to `path` before it is used.
 std::shared_ptr<WeightStore> store_of_file(const std::string& path, uint64_t size, bool writable, const std::string& staged = "");
 
-}  // namespace accelerate::residency
+}  // namespace accelerate::detail

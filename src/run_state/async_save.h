@@ -10,7 +10,7 @@
 #include "run_state/part_writer.h"
 #include "run_state/staged_reports.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 class StagedFolder;
 }
 

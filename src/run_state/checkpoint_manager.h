@@ -13,8 +13,11 @@
 
 namespace accelerate {
 class ProcessState;
+}
+
+namespace accelerate::detail {
 struct PythonRandomStates;
-}  // namespace accelerate
+}  // namespace accelerate::detail
 
 namespace accelerate::detail {
 

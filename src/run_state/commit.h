@@ -4,7 +4,7 @@
 
 #include "run_state/part_writer.h"
 
-namespace accelerate {
+namespace accelerate::detail {
 class StagedFolder;
 }
 

@@ -21,19 +21,21 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 struct AcceleratedOptimizer::Core {
   Core(std::shared_ptr<torch::optim::Optimizer> its_optimizer, std::shared_ptr<GradientState> its_gradient_state,
        std::shared_ptr<GradScaler> its_scaler, bool device_placement)
       : optimizer(std::move(its_optimizer)),
-        alive(detail::lifetime_of(*optimizer)),
+        alive(lifetime_of(*optimizer)),
         watched(!alive.expired()),
         gradient_state(std::move(its_gradient_state)),
         scaler(std::move(its_scaler)),
-        kernel(detail::make_step(*optimizer)) {
+        kernel(make_step(*optimizer)) {
     forget_repetitions();
     // The scaler knows optimizers by their address, and an earlier one may have ended there in the middle of a step.
     if (scaler) scaler->forget(*optimizer);
-    if (device_placement) detail::place_state(*optimizer);
+    if (device_placement) place_state(*optimizer);
   }
 
   void step() {
@@ -56,19 +58,19 @@ struct AcceleratedOptimizer::Core {
   }
 
   /// Records a step: what it does on the device, and what is to be done on the host before each replay.
-  void record(detail::StepRecording& recording, const std::shared_ptr<Core>& self) {
+  void record(StepRecording& recording, const std::shared_ptr<Core>& self) {
     find_repetitions();
-    if (recording.has_stepped(*optimizer)) throw detail::NotRecordable("an optimizer steps twice in it");
+    if (recording.has_stepped(*optimizer)) throw NotRecordable("an optimizer steps twice in it");
     recording.note_step(*optimizer);
     const bool scaled = scaler && scaler->is_enabled();
     const auto by = take_divisor();
     std::optional<at::Tensor> found_inf;
     if (scaled) {
       const auto found = scaler->begin_step(*optimizer, /*are_unchanged=*/by.has_value());
-      if (found.size() != 1) throw detail::NotRecordable("an optimizer has gradients on several devices");
+      if (found.size() != 1) throw NotRecordable("an optimizer has gradients on several devices");
       found_inf = found.front();
     }
-    const auto recorded = std::make_shared<detail::RecordedStep>(kernel->record({found_inf, by}));
+    const auto recorded = std::make_shared<RecordedStep>(kernel->record({found_inf, by}));
     std::optional<GradScalerOptions> growth;
     if (scaled) growth = scaler->options();
     recording.add(
@@ -100,8 +102,8 @@ struct AcceleratedOptimizer::Core {
     if (!gradients) return {};
     clip_now();
     const at::NoGradGuard no_grad;
-    auto total = detail::total_norm_of({*gradients}, options.norm_type);
-    detail::check_finite(total, options);
+    auto total = total_norm_of({*gradients}, options.norm_type);
+    check_finite(total, options);
     at::Tensor scale;
     if (scaled) {
       // Not a number where the norm is infinite or none.
@@ -110,7 +112,7 @@ struct AcceleratedOptimizer::Core {
       total = total.div(scale);
     }
     const auto excess = total.add(1e-6).div_(max_norm).clamp_min_(1);
-    pending = {scaled ? excess.mul_(scale) : excess, seen_gradients(), detail::StepRecording::current()};
+    pending = {scaled ? excess.mul_(scale) : excess, seen_gradients(), StepRecording::current()};
     return total;
   }
 
@@ -125,7 +127,7 @@ struct AcceleratedOptimizer::Core {
     check_recorded_here();
     if (!is_of_present_gradients()) return forget_clip();  // no step came to those
     const auto by = take_divisor();
-    detail::divide_gradients(*optimizer, *by);
+    divide_gradients(*optimizer, *by);
   }
 
   void forget_clip() {
@@ -147,8 +149,8 @@ struct AcceleratedOptimizer::Core {
   }
 
   void check_recorded_here() const {
-    if (detail::StepRecording::current() && pending->recording != detail::StepRecording::current())
-      throw detail::NotRecordable("gradients were clipped (in_step) before it");
+    if (StepRecording::current() && pending->recording != StepRecording::current())
+      throw NotRecordable("gradients were clipped (in_step) before it");
   }
 
   /// A gradient, and how often it was written to. Another one never lies where it lay as long as this is kept.
@@ -194,19 +196,19 @@ struct AcceleratedOptimizer::Core {
   }
 
   /// The gradients of `parameters`, if those are all that a step uses and of one kind.
-  std::optional<detail::TensorGroup> own_gradients(const std::vector<at::Tensor>& parameters) const {
+  std::optional<TensorGroup> own_gradients(const std::vector<at::Tensor>& parameters) const {
     std::unordered_set<const void*> theirs;
     for (const auto& parameter : parameters) {
       if (parameter.grad().defined()) theirs.insert(parameter.unsafeGetTensorImpl());
     }
-    std::vector<detail::TensorGroup> kinds;
+    std::vector<TensorGroup> kinds;
     for (const auto& group : optimizer->param_groups()) {
       for (const auto& parameter : group.params()) {
         const auto& gradient = parameter.grad();
         if (!gradient.defined()) continue;
         if (theirs.erase(parameter.unsafeGetTensorImpl()) == 0 || gradient.scalar_type() != at::kFloat || gradient.is_sparse())
           return {};
-        detail::add_to_groups(kinds, gradient);
+        add_to_groups(kinds, gradient);
       }
     }
     return theirs.empty() && kinds.size() == 1 ? std::optional(std::move(kinds.front())) : std::nullopt;
@@ -231,7 +233,7 @@ struct AcceleratedOptimizer::Core {
     return core;
   }
 
-  bool is_gone() const { return watched && (alive.expired() || detail::is_moved_from(*optimizer)); }
+  bool is_gone() const { return watched && (alive.expired() || is_moved_from(*optimizer)); }
 
   std::shared_ptr<torch::optim::Optimizer> optimizer;
   std::weak_ptr<const void> alive;  // ends with the optimizer
@@ -239,7 +241,7 @@ struct AcceleratedOptimizer::Core {
   std::function<void(const AcceleratedOptimizer&)> check_step;
   std::shared_ptr<GradientState> gradient_state;
   std::shared_ptr<GradScaler> scaler;
-  std::unique_ptr<detail::OptimizerStep> kernel;
+  std::unique_ptr<OptimizerStep> kernel;
   size_t known_parameters = 0;
   bool skipped = false;
   /// What the next step divides gradients by, to clip them, and which ones.
@@ -250,7 +252,7 @@ struct AcceleratedOptimizer::Core {
   };
   std::optional<Pending> pending;
   // Of a step that the device decided about and nobody has asked for since.
-  detail::StepVerdict verdict;
+  StepVerdict verdict;
   std::function<void()> rollback;
 };
 
@@ -270,7 +272,7 @@ void AcceleratedOptimizer::step() {
   if (!core_->gradient_state->sync_gradients()) return;
   Core& core = Core::of(*this);
   if (core.check_step) core.check_step(*this);
-  if (auto* recording = detail::StepRecording::current()) return core.record(*recording, core_);
+  if (auto* recording = StepRecording::current()) return core.record(*recording, core_);
   core.step();
 }
 
@@ -283,13 +285,13 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
         "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
         "the step. Call backward first and step without a closure.");
   }
-  if (detail::StepRecording::current()) throw detail::NotRecordable("an optimizer steps with a closure");
+  if (StepRecording::current()) throw NotRecordable("an optimizer steps with a closure");
   core.find_repetitions();
   core.pending.reset();
   return core.kernel->take([&] {
     const at::Tensor loss = closure();
     if (core.check_step) core.check_step(*this);
-    if (const auto by = core.take_divisor()) detail::divide_gradients(*core.optimizer, *by);
+    if (const auto by = core.take_divisor()) divide_gradients(*core.optimizer, *by);
     return loss;
   });
 }
@@ -297,7 +299,7 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!core_->gradient_state->sync_gradients()) return;
   for (const auto& group : Core::of(*this).optimizer->param_groups()) {
-    for (const auto& parameter : group.params()) detail::zero_gradient(parameter, set_to_none);
+    for (const auto& parameter : group.params()) zero_gradient(parameter, set_to_none);
   }
   core_->pending.reset();
   if (core_->scaler) core_->scaler->forget(*core_->optimizer);
@@ -323,8 +325,8 @@ std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
 }
 
 bool AcceleratedOptimizer::step_was_skipped() const {
-  if (core_->scaler && detail::StepRecording::current())
-    throw detail::NotRecordable("it asks whether a step was skipped, which the device is yet to decide");
+  if (core_->scaler && StepRecording::current())
+    throw NotRecordable("it asks whether a step was skipped, which the device is yet to decide");
   Core& core = Core::of(*this);
   core.settle();
   return core.skipped;
@@ -342,7 +344,7 @@ bool AcceleratedOptimizer::is_gone() const { return core_->is_gone(); }
 
 torch::optim::Optimizer& AcceleratedOptimizer::optimizer() const {
   Core& core = Core::of(*this);
-  if (!detail::StepRecording::current()) core.settle();
+  if (!StepRecording::current()) core.settle();
   return *core.optimizer;
 }
 

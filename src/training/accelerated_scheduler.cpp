@@ -12,6 +12,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 /// The three kinds of schedulers, as one.
 class AcceleratedScheduler::Inner {
  public:
@@ -169,14 +171,13 @@ AcceleratedScheduler::AcceleratedScheduler(ReduceLROnPlateauScheduler& scheduler
     : AcceleratedScheduler(borrowed_scheduler(scheduler), std::move(rule)) {}
 
 void AcceleratedScheduler::step() {
-  if (auto* recording = detail::StepRecording::current())
+  if (auto* recording = StepRecording::current())
     return recording->add({.run = [scheduler = *this]() mutable { scheduler.step(); }, .asks_for_result = true});
   take_steps([this] { state_->inner->step(); });
 }
 
 void AcceleratedScheduler::step(double metric_or_epoch) {
-  if (detail::StepRecording::current())
-    throw detail::NotRecordable("a scheduler is given a number, which would be the same at every replay");
+  if (StepRecording::current()) throw NotRecordable("a scheduler is given a number, which would be the same at every replay");
   take_steps([this, metric_or_epoch] { state_->inner->step(metric_or_epoch); });
 }
 

@@ -17,6 +17,8 @@
 #include "training/gradient_norm.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 std::vector<detail::TensorGroup> gradients_by_kind(const std::vector<at::Tensor>& parameters) {

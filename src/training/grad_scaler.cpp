@@ -13,10 +13,12 @@
 #include "training/tensor_group.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
-std::vector<detail::TensorGroup> scaled_gradients_of(torch::optim::Optimizer& optimizer) {
-  std::vector<detail::TensorGroup> kinds;
+std::vector<TensorGroup> scaled_gradients_of(torch::optim::Optimizer& optimizer) {
+  std::vector<TensorGroup> kinds;
   for (auto& group : optimizer.param_groups()) {
     for (const auto& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
@@ -26,14 +28,14 @@ std::vector<detail::TensorGroup> scaled_gradients_of(torch::optim::Optimizer& op
             "GradScaler: a parameter has gradients of float16, which cannot be unscaled without loss. Keep weights in "
             "float32 and let mixed_precision fp16 cast them.");
       }
-      detail::add_to_groups(kinds, gradient);
+      add_to_groups(kinds, gradient);
     }
   }
   return kinds;
 }
 
 /// Divides all gradients, and returns for each device whether one was not finite.
-std::vector<at::Tensor> unscale_gradients(const std::vector<detail::TensorGroup>& kinds, const at::Tensor& scale) {
+std::vector<at::Tensor> unscale_gradients(const std::vector<TensorGroup>& kinds, const at::Tensor& scale) {
   // A reciprocal of float32 may be off in its last bit.
   const auto inverse = scale.to(at::kDouble).reciprocal().to(at::kFloat);
   std::vector<at::Tensor> found_inf;
@@ -65,7 +67,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
   }
   // Not the factor itself: that moves in place, and autograd keeps this one.
   const auto applied = scale_.to(loss.device(), at::kFloat, /*non_blocking=*/true, /*copy=*/true);
-  auto* recording = detail::StepRecording::current();
+  auto* recording = StepRecording::current();
   if (recording) recording->add({.run = [this, applied] { note_scaled(applied, nullptr); }});
   note_scaled(applied, recording);
   return loss.mul(applied);
@@ -101,9 +103,9 @@ GradScaler::Progress& GradScaler::begin_unscaling(torch::optim::Optimizer& optim
   }
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
-  if (detail::StepRecording::current() && applied_in_ != detail::StepRecording::current())
-    throw detail::NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
-  progress.recording = detail::StepRecording::current();
+  if (StepRecording::current() && applied_in_ != StepRecording::current())
+    throw NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
+  progress.recording = StepRecording::current();
   has_unscaled_ = true;
   return progress;
 }
@@ -158,9 +160,8 @@ std::vector<at::Tensor> GradScaler::begin_step(torch::optim::Optimizer& optimize
     throw UsageError("GradScaler::step was called twice for an optimizer. Call update after a step.");
   // The turn of another optimizer, with a loss of its own, lies between: these gradients are new.
   if (progress.stage == Stage::unscaled && progress.outdated && !are_unchanged) progress = {};
-  if (progress.stage == Stage::unscaled && detail::StepRecording::current() &&
-      progress.recording != detail::StepRecording::current())
-    throw detail::NotRecordable("gradients were unscaled before it");
+  if (progress.stage == Stage::unscaled && StepRecording::current() && progress.recording != StepRecording::current())
+    throw NotRecordable("gradients were unscaled before it");
   if (progress.stage == Stage::ready) unscale_(optimizer);
   if (progress.found_inf.empty()) {
     throw UsageError(

@@ -8,6 +8,8 @@
 
 namespace accelerate {
 
+using namespace detail;
+
 GradientState::GradientState(int num_steps, GradientAccumulationOptions options, std::function<bool()> is_last_batch)
     : options_(options), is_last_batch_(std::move(is_last_batch)) {
   set_num_steps(num_steps);
@@ -19,7 +21,7 @@ void GradientState::set_num_steps(int num_steps) {
 }
 
 bool GradientState::count_batch() {
-  if (auto* recording = detail::StepRecording::current()) recording->add({.run = [this] { count_batch(); }});
+  if (auto* recording = StepRecording::current()) recording->add({.run = [this] { count_batch(); }});
   ++counted_;
   sync_gradients_ = would_sync();
   step_ = ends_with_data() ? 0 : step_ + 1;

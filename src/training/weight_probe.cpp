@@ -14,7 +14,7 @@ constexpr int64_t kElements = 64;
 
 bool can_be_probed(const at::Tensor& parameter) {
   return parameter.defined() && parameter.requires_grad() && parameter.layout() == at::kStrided && parameter.numel() > 0 &&
-         !parameter.is_meta() && parameter.is_non_overlapping_and_dense() && !residency::has_key(parameter);
+         !parameter.is_meta() && parameter.is_non_overlapping_and_dense() && !has_key(parameter);
 }
 
 }  // namespace

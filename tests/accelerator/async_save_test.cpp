@@ -42,7 +42,7 @@ struct LargeRun {
 /// What a checkpoint of a LargeRun holds.
 std::vector<at::Tensor> content_of(const fs::path& saved) {
   const auto weights = accelerate::load_file(saved / "model.safetensors");
-  const auto optimizer = accelerate::read_value(accelerate::InputFile(saved / "optimizer.bin"));
+  const auto optimizer = accelerate::detail::read_value(accelerate::detail::InputFile(saved / "optimizer.bin"));
   const auto& remembered = optimizer["state"]["0"];
   return {weights.at("weight"), remembered["exp_avg"].as<at::Tensor>(), remembered["exp_avg_sq"].as<at::Tensor>()};
 }

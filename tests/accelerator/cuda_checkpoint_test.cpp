@@ -100,7 +100,7 @@ TEST_F(TogetherCudaCheckpoint, AnAsynchronousSaveHoldsTheMomentOfTheCall) {
   for (int round = 0; round < 4; ++round) {
     if (round == 2) {  // no room for a second copy on the GPU
       constexpr int64_t kRoom = 200 << 20;
-      const auto free = static_cast<int64_t>(accelerate::free_accelerator_memory(0).value_or(0));
+      const auto free = static_cast<int64_t>(accelerate::detail::free_accelerator_memory(0).value_or(0));
       others = torch::empty({free - kRoom}, torch::dtype(torch::kUInt8).device(accelerator.device()));
     }
     accelerator.backward(model(input).sum());

@@ -261,7 +261,7 @@ TEST_F(TogetherResume, ParametersWithoutANameAreSavedAsSuch) {
   const std::string saved = folder / "saved";
   const auto stray = [](Twins& net) { return std::vector{torch::ones({3}).requires_grad_(), net.right->weight}; };
   TwinRun(accelerator(), stray).accelerator.save_state(saved);
-  const auto own = accelerate::read_value(accelerate::InputFile(saved + "/accelerate_state.bin"));
+  const auto own = accelerate::detail::read_value(accelerate::detail::InputFile(saved + "/accelerate_state.bin"));
   EXPECT_EQ(to_string(own["parameter_names"]), "[[None, '0.right.weight']]");
   TwinRun again(accelerator(), stray);
   EXPECT_EQ(message_of<CheckpointError>([&] { again.accelerator.load_state(saved); }), "no error");
@@ -278,6 +278,58 @@ TEST_F(TogetherResume, ModelsThatAHookLoadsUnderNewNamesAreNotCompared) {
   const auto prepared = own.prepare(renamed, adam);
   own.register_load_state_pre_hook([](auto& models, const std::string&) { models.clear(); });
   EXPECT_EQ(message_of<CheckpointError>([&] { own.load_state(saved); }), "no error");
+}
+
+// --- Rounding -------------------------------------------------------------------------------------------------------------
+
+/// Layers that are called in another order than they are registered in: their gradients are ready in another order too.
+struct Shuffled : torch::nn::Module {
+  Shuffled() {
+    for (int i = 0; i < 5; ++i) layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(33, 33)));
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const size_t i : {2, 4, 0, 3, 1}) x = torch::tanh(layers[i](x));
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+
+/// A run that takes the steps it is told to.
+struct ShuffledRun {
+  explicit ShuffledRun(Accelerator& its_accelerator)
+      : accelerator(without_objects(its_accelerator)),
+        net(std::make_shared<Shuffled>()),
+        sgd(net->parameters(), 0.5),
+        prepared(accelerator.prepare(net, sgd)) {}
+  void take_steps(int64_t begin, int64_t end) {
+    auto& [model, optimizer] = prepared;
+    for (int64_t step = begin; step < end; ++step) {
+      torch::manual_seed(100 * step + accelerator.process_index());
+      accelerator.backward(model(torch::randn({4, 33})).square().sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  at::Tensor weights() const { return torch::nn::utils::parameters_to_vector(net->parameters()).detach().clone(); }
+
+  Accelerator& accelerator;
+  std::shared_ptr<Shuffled> net;
+  torch::optim::SGD sgd;
+  decltype(accelerator.prepare(net, sgd)) prepared;
+};
+
+// The place of an element in its bucket decides in which order the ranks' values are added, and buckets are laid out in the order
+// in which gradients were ready first. On three ranks and more that shows in the last bits of a sum.
+TEST_F(TogetherResume, SumsAreRoundedAsInTheRunThatSaved) {
+  CommonFolder folder(accelerator());
+  ShuffledRun first(accelerator());
+  first.take_steps(0, 3);
+  accelerator().save_state(folder / "saved");
+  first.take_steps(3, 6);
+  ShuffledRun second(accelerator());
+  accelerator().load_state(folder / "saved");
+  second.take_steps(3, 6);
+  EXPECT_TRUE(torch::equal(first.weights(), second.weights())) << (first.weights() - second.weights()).abs().max();
 }
 
 }  // namespace

@@ -193,10 +193,10 @@ TEST(ModuleSizes, CountsSmallDtypesInBits) {
 TEST(HostMemory, IsWhatTheKernelCallsAvailable) {
   const std::string path = testing::TempDir() + "meminfo_of_test";
   std::ofstream(path) << "MemTotal:       100 kB\nMemFree:  5 kB\nMemAvailable:    7 kB\n";
-  EXPECT_EQ(accelerate::available_host_memory(path), 7 * 1024);
+  EXPECT_EQ(accelerate::detail::available_host_memory(path), 7 * 1024);
   std::ofstream(path) << "MemAvailable: much\n";
-  EXPECT_THROW(accelerate::available_host_memory(path), accelerate::Error);
-  EXPECT_THROW(accelerate::available_host_memory(path + "_missing"), accelerate::Error);
+  EXPECT_THROW(accelerate::detail::available_host_memory(path), accelerate::Error);
+  EXPECT_THROW(accelerate::detail::available_host_memory(path + "_missing"), accelerate::Error);
 }
 
 }  // namespace

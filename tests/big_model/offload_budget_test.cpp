@@ -7,8 +7,8 @@
 #include "big_model/towers.h"
 #include "support/error_text.h"
 
-using accelerate::offload_budget_of;
-using accelerate::OffloadNeeds;
+using accelerate::detail::offload_budget_of;
+using accelerate::detail::OffloadNeeds;
 using accelerate::testing::message_of;
 
 namespace {

@@ -14,6 +14,8 @@
 #include "checkpoint/host_copies.h"
 
 namespace accelerate::copy_on_write_test {
+
+using namespace detail;
 namespace {
 
 constexpr int64_t kSide = 150;  // 90 kB: worth waiting for, and too small to be shared out among threads

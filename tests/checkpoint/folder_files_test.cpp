@@ -8,6 +8,8 @@
 #include "support/together.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 constexpr size_t kSeveralBlocks = (size_t{9} << 20) + 12345;

@@ -4,6 +4,8 @@
 #include <torch/torch.h>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 TEST(HostCopies, HoldTheValuesOfTheMomentOfFinishAlsoOfTensorsThatAreGoneByThen) {

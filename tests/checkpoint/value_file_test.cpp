@@ -15,19 +15,19 @@ using accelerate::Value;
 class WrittenValue {
  public:
   explicit WrittenValue(const Value& value) {
-    accelerate::OutputFile output((folder_ / "value.pt").string());
-    accelerate::write_value(output, "value", value);
+    accelerate::detail::OutputFile output((folder_ / "value.pt").string());
+    accelerate::detail::write_value(output, "value", value);
     output.commit();
-    source_ = std::make_unique<accelerate::InputFile>((folder_ / "value.pt").string());
-    file_ = std::make_unique<accelerate::TorchFile>(*source_);
+    source_ = std::make_unique<accelerate::detail::InputFile>((folder_ / "value.pt").string());
+    file_ = std::make_unique<accelerate::detail::TorchFile>(*source_);
   }
-  const accelerate::PickleNode& root() const { return file_->root(); }
-  Value read() const { return accelerate::read_value(*source_); }
+  const accelerate::detail::PickleNode& root() const { return file_->root(); }
+  Value read() const { return accelerate::detail::read_value(*source_); }
 
  private:
   TemporaryFolder folder_;
-  std::unique_ptr<accelerate::InputFile> source_;
-  std::unique_ptr<accelerate::TorchFile> file_;
+  std::unique_ptr<accelerate::detail::InputFile> source_;
+  std::unique_ptr<accelerate::detail::TorchFile> file_;
 };
 
 TEST(ValueFile, PlainDataComesBackWithItsKinds) {
@@ -45,15 +45,15 @@ TEST(ValueFile, PlainDataComesBackWithItsKinds) {
   const WrittenValue written(value);
   EXPECT_EQ(written.read(), value);
   EXPECT_TRUE(written.read()["numbered"].as<StateDict>().is_numbered());
-  EXPECT_TRUE(written.root().find("numbered")->dict().items.front().first->is(accelerate::PickleKind::kInt));
+  EXPECT_TRUE(written.root().find("numbered")->dict().items.front().first->is(accelerate::detail::PickleKind::kInt));
 }
 
 TEST(ValueFile, MilestonesAreACounterAsPythonsSchedulerNeedsThem) {
   torch::optim::SGD sgd({torch::zeros({1}).requires_grad_()}, 0.1);
   const accelerate::MultiStepLR scheduler(sgd, {.milestones = {3, 3, 8}});
   const WrittenValue written(scheduler.state_dict());
-  EXPECT_EQ(written.root().find("milestones")->kind, accelerate::PickleKind::kCounter);
-  EXPECT_EQ(written.root().kind, accelerate::PickleKind::kDict);
+  EXPECT_EQ(written.root().find("milestones")->kind, accelerate::detail::PickleKind::kCounter);
+  EXPECT_EQ(written.root().kind, accelerate::detail::PickleKind::kDict);
   EXPECT_EQ(written.read()["milestones"]["3"], Value(2));
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that the house stays readable: sizes of files, functions and folders, lengths of include chains, names of headers.
+"""Checks that the house stays readable: sizes of files, functions and folders, lengths of include chains, names of headers, and
+that what is private is declared in accelerate::detail.
 
 house_limits.py [ROOT]   checks a tree, prints each violation and a line of figures
 house_limits.py --self   checks that the check finds each kind of violation in small trees made for it
@@ -21,6 +22,8 @@ FUNCTION = re.compile(r"^( *)(?!namespace|class|struct|enum|union|extern|for|if|
 
 # The line after such a one is part of the same statement.
 CONTINUES = re.compile(r"^(?!\s*//|\s*#|\s*template\b|.*\b(public|private|protected):$).*[^;{}\s]$")
+# At namespace scope; neither the declaration of a class nor the definition of a member.
+PRIVATE_NAME = re.compile(r"(?!(class|struct) \w+(;|::)|//|using namespace|namespace)\w")
 
 
 def files_of(root):
@@ -65,6 +68,17 @@ def longest_chain(files, root):
     return max((chain_from(p) for p in files), key=len, default=())
 
 
+def declared_publicly(lines):
+    """What a private header declares in namespace accelerate itself, other than classes that are public and defined elsewhere."""
+    inside = False
+    for line in lines:
+        inside = inside or line == "namespace accelerate {"
+        if line.startswith("}"):
+            inside = False
+        elif inside and PRIVATE_NAME.match(line):
+            yield line
+
+
 def check(root):
     files = files_of(root)
     lines = {p: p.read_text().splitlines() for p in files}
@@ -91,6 +105,8 @@ def check(root):
         found.append(f"95 % of the functions have up to {p95(functions)} lines, more than {FUNCTION_P95}")
     found += [f"{at(f)}: {len(p)} files, more than {FOLDER_MOST}" for f, p in folders.items() if len(p) > FOLDER_MOST]
     found += [f"{' and '.join(map(at, p))}: two headers with one name" for p in names.values() if len(p) > 1]
+    found += [f"{at(p)}: declares in accelerate, not in accelerate::detail: {line}" for p in files
+              if p.suffix == ".h" and p.is_relative_to(root / "src") for line in declared_publicly(lines[p])]
     if len(chain) - 1 > CHAIN_MOST:
         found.append(f"a chain of {len(chain) - 1} includes, more than {CHAIN_MOST}: {' > '.join(map(at, chain))}")
     figures = (f"lines, p95: headers {p95(headers)}, sources {p95(sources)} (largest {max(sources, default=0)}), functions {p95(functions)}; "
@@ -110,9 +126,11 @@ BAD = [
     ({"src/core/a.cpp": body(41).replace("f()", "f(int a,\n      int b)")}, "of the functions"),
     ({f"src/core/{n}.h": "" for n in range(46)}, "46 files"),
     ({"src/core/a.h": "", "include/accelerate/core/a.h": ""}, "two headers with one name"),
+    ({"src/core/a.h": "namespace accelerate {\nclass Known;\nint f();\n}"}, "not in accelerate::detail: int f();"),
+    ({"src/core/a.h": "namespace accelerate {\n\nclass Known {\n};\n}"}, "not in accelerate::detail: class Known {"),
     ({f"src/core/h{n}.h": f'#include "core/h{n + 1}.h"' for n in range(9)} | {"src/core/h9.h": ""}, "a chain of 9 includes"),
 ]
-GOOD = {f"src/core/h{n}.h": f'#include "core/h{n + 1}.h"' for n in range(8)} | {"src/core/h8.h": "", "src/core/a.cpp": body(40)}
+GOOD = {"src/core/a.h": "namespace accelerate {\nclass Public;\nstruct Public::Part {\n};\n}\n\nnamespace accelerate::detail {\nint f();\n}"} | {f"src/core/h{n}.h": f'#include "core/h{n + 1}.h"' for n in range(8)} | {"src/core/h8.h": "", "src/core/a.cpp": body(40)}
 
 
 def self_check():

@@ -7,6 +7,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 /// `accelerate config` with a home of its own.

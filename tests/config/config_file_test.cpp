@@ -13,6 +13,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using nlohmann::json;

@@ -9,6 +9,8 @@
 #include "config/config_file.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using nlohmann::json;

@@ -9,6 +9,8 @@
 #include "support/terminal.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 constexpr const char* kUpKey = "\x1b[A";

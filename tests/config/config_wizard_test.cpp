@@ -8,6 +8,8 @@
 #include "config/config_wizard.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using nlohmann::json;

@@ -56,8 +56,8 @@ TEST(Golden, TorchFilesOfPythonAreRead) {
   for (const auto& file : all.at("torch_save")) {
     const std::string name = file.at("file");
     Value read;
-    auto outcome =
-        golden::outcome_of([&] { return read = accelerate::read_value(accelerate::InputFile(golden_checkpoint(file))); });
+    auto outcome = golden::outcome_of(
+        [&] { return read = accelerate::detail::read_value(accelerate::detail::InputFile(golden_checkpoint(file))); });
     std::string wrong = outcome.error;
     // The data has numbers that a Value cannot hold, and so has the file: both are refused or neither is.
     if (wrong.empty()) wrong = golden::difference(read, golden::value_of(file.at("content")), 0);
@@ -94,7 +94,7 @@ TEST(Golden, FoldersOfOffloadedWeightsAreReadAndWrittenAgain) {
   const TemporaryFolder same;
   accelerate::offload_state_dict(same.path(), weights);
   const auto text_of = [](const std::filesystem::path& path) {
-    const accelerate::InputFile file(path);
+    const accelerate::detail::InputFile file(path);
     return file.text(0, file.size());
   };
   EXPECT_EQ(text_of(same / "index.json"), offload.at("index_text").get<std::string>());
@@ -137,7 +137,7 @@ TEST(Golden, DamagedFilesAreRefusedByName) {
     const std::string name = file.at("file");
     const auto outcome = golden::outcome_of([&]() -> Value {
       if (name.ends_with(".safetensors")) return as_value(accelerate::load_file(golden_checkpoint(file)));
-      return accelerate::read_value(accelerate::InputFile(golden_checkpoint(file)));
+      return accelerate::detail::read_value(accelerate::detail::InputFile(golden_checkpoint(file)));
     });
     if (name == "damaged_flipped.pt") {
       EXPECT_NE(outcome.error.find("checksum"), std::string::npos) << outcome.error;

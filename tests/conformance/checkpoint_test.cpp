@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr double kKernelTolerance = 1e-6;
 
-Value value_in_file(const fs::path& path) { return accelerate::read_value(accelerate::InputFile(path)); }
+Value value_in_file(const fs::path& path) { return accelerate::detail::read_value(accelerate::detail::InputFile(path)); }
 
 /// A folder that all processes know. It is the first one's, which looks at what all have left there.
 class SharedFolder {
@@ -129,8 +129,8 @@ std::string scaler_difference(const json& data) {
   accelerate::GradScaler scaler({.init_scale = 8, .growth_interval = 3});
   scaler.load_state_dict(value_in_file(folder_of(data) / "scaler.pt").as<StateDict>());
   TemporaryFolder folder;
-  accelerate::OutputFile file(folder / "scaler.pt");
-  accelerate::write_value(file, accelerate::torch_archive_name("scaler.pt"), scaler.state_dict());
+  accelerate::detail::OutputFile file(folder / "scaler.pt");
+  accelerate::detail::write_value(file, accelerate::detail::torch_archive_name("scaler.pt"), scaler.state_dict());
   file.commit();
   return golden::bytes_of_file(folder / "scaler.pt") == golden::bytes_of_file(folder_of(data) / "scaler.pt") ? "" : "other bytes";
 }

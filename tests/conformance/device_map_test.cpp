@@ -151,8 +151,8 @@ TEST(Golden, ModuleSizes) {
     judge_result(tally, name + " tied", model.at("tied_found"), [&] { return json(accelerate::find_tied_parameters(ours)); });
     judge_result(tally, name + " names", model.at("tensor_names"), [&] {
       json names = json::array();
-      for (const auto& one : accelerate::each_once(accelerate::all_parameters(ours))) names.push_back(one.name);
-      for (const auto& one : accelerate::each_once(accelerate::all_buffers(ours))) names.push_back(one.name);
+      for (const auto& one : accelerate::detail::each_once(accelerate::detail::all_parameters(ours))) names.push_back(one.name);
+      for (const auto& one : accelerate::detail::each_once(accelerate::detail::all_buffers(ours))) names.push_back(one.name);
       return names;
     });
     for (const auto& layer : model.at("max_layer")) {

@@ -5,6 +5,8 @@
 #include <accelerate/core/error.h>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 const Flag kCount{.name = "max_count", .kind = FlagKind::integer, .help = "how many", .letter = 'c'};

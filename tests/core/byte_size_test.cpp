@@ -7,6 +7,8 @@
 #include "support/error_text.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 TEST(ByteSize, ReadsWhatPythonReads) {

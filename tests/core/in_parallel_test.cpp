@@ -11,6 +11,8 @@
 #include "core/crc32.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 TEST(InParallel, EveryNumberIsWorkedOnOnce) {

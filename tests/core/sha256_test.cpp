@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 TEST(Sha256, AnswersTheVectorsOfTheStandard) {

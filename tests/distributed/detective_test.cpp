@@ -16,6 +16,7 @@
 namespace {
 
 using namespace accelerate;
+using namespace accelerate::detail;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -283,8 +284,8 @@ TEST(Logbook, MarksOfCallsThatMustAgreeAndDoNotContradictEachOther) {
 TEST(Logbook, NestedDataIsToldByItsBeginningAndComparedWhole) {
   const auto tensor = torch::ones({2});
   const std::string first = "{" + std::string(200, 'x') + "a:t,b:t,}", second = "{" + std::string(200, 'x') + "a:t,c:t,}";
-  const accelerate::Nesting one(first, 2), other(second, 2), few("[tt]", 2);
-  const auto part_of = [&](const accelerate::Nesting& nesting, std::optional<size_t> leaf) {
+  const accelerate::detail::Nesting one(first, 2), other(second, 2), few("[tt]", 2);
+  const auto part_of = [&](const accelerate::detail::Nesting& nesting, std::optional<size_t> leaf) {
     return CallNote{.name = "gather", .tensor = &tensor, .nesting = &nesting, .leaf = leaf};
   };
   const auto contradicts = [](const CallNote& a, const CallNote& b) {

@@ -102,9 +102,9 @@ TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
       false);
 }
 
-accelerate::GroupParts borrowed(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  accelerate::GroupParts parts;
-  parts.transport = std::make_unique<accelerate::C10dTransport>(group);
+accelerate::detail::GroupParts borrowed(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  accelerate::detail::GroupParts parts;
+  parts.transport = std::make_unique<accelerate::detail::C10dTransport>(group);
   parts.owned = false;
   parts.timeout = std::chrono::seconds(60);
   return parts;
@@ -113,10 +113,10 @@ accelerate::GroupParts borrowed(const c10::intrusive_ptr<c10d::ProcessGroup>& gr
 TEST(HandedInGroup, ABackendThatCannotCompareBetweenHostsIsUsedWithoutThat) {
   with_groups<WithoutAllToAll>([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
     const auto here = std::source_location::current();
-    accelerate::Communicator peers(borrowed(group));
+    accelerate::detail::Communicator peers(borrowed(group));
     peers.watch("host " + std::to_string(rank), {}, here);
     at::Tensor mine = torch::full({1}, rank), all = torch::empty({kThreads}, mine.options());
-    const accelerate::Given given{.tensor = &mine};
+    const accelerate::detail::Given given{.tensor = &mine};
     peers.all_gather(all, mine, "gather", here, &given);
     EXPECT_TRUE(all.equal(torch::arange(kThreads)));
   });
@@ -125,9 +125,9 @@ TEST(HandedInGroup, ABackendThatCannotCompareBetweenHostsIsUsedWithoutThat) {
 TEST(HandedInGroup, AProgramWhoseNotesCannotBeReadIsRefusedWhenItJoins) {
   with_groups([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
     const auto here = std::source_location::current();
-    accelerate::Communicator peers(borrowed(group));
+    accelerate::detail::Communicator peers(borrowed(group));
     if (rank == 1) {
-      auto card = accelerate::ProcessCard::of_this_process("host", -1);
+      auto card = accelerate::detail::ProcessCard::of_this_process("host", -1);
       ++card.layout;
       peers.all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", here);
       return;
@@ -138,15 +138,15 @@ TEST(HandedInGroup, AProgramWhoseNotesCannotBeReadIsRefusedWhenItJoins) {
 }
 
 TEST(HandedInGroup, WhatFailedBeforeAGroupWasMadeIsNotHeldAgainstItsRank) {
-  const accelerate::FailureNotes notes;
-  ::setenv(accelerate::kFailureNotesVariable, notes.place_of(0).c_str(), 1);
-  accelerate::leave_failure_note(accelerate::FailureNote::own);
-  EXPECT_EQ(notes.of(0), accelerate::FailureNote::own);
+  const accelerate::detail::FailureNotes notes;
+  ::setenv(accelerate::detail::kFailureNotesVariable, notes.place_of(0).c_str(), 1);
+  accelerate::detail::leave_failure_note(accelerate::detail::FailureNote::own);
+  EXPECT_EQ(notes.of(0), accelerate::detail::FailureNote::own);
   with_groups([](int, c10::intrusive_ptr<c10d::ProcessGroup> group) {
     const accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
   });
-  EXPECT_EQ(notes.of(0), accelerate::FailureNote::none);
-  ::unsetenv(accelerate::kFailureNotesVariable);
+  EXPECT_EQ(notes.of(0), accelerate::detail::FailureNote::none);
+  ::unsetenv(accelerate::detail::kFailureNotesVariable);
 }
 
 }  // namespace

@@ -25,29 +25,29 @@ struct Ledger {
 };
 
 /// The transport of a group of one that knows nothing of c10d's backends, for the CPU and for the device "meta".
-class LedgerTransport : public accelerate::Transport {
+class LedgerTransport : public accelerate::detail::Transport {
  public:
   explicit LedgerTransport(Ledger& ledger) : Transport(0, 1), ledger_(ledger) {}
 
   std::string backend_name(at::DeviceType) const override { return "ledger"; }
   bool runs_on_host(at::DeviceType device) const override { return device == at::kCPU; }
-  accelerate::StartedCollective barrier() override { return note("barrier"); }
-  accelerate::StartedCollective all_gather(at::Tensor& output, at::Tensor& input) override {
+  accelerate::detail::StartedCollective barrier() override { return note("barrier"); }
+  accelerate::detail::StartedCollective all_gather(at::Tensor& output, at::Tensor& input) override {
     output.copy_(input);
     return note("all_gather of " + input.device().str());
   }
-  accelerate::StartedCollective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp&) override {
+  accelerate::detail::StartedCollective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp&) override {
     return note("all_reduce of " + tensor.device().str());
   }
-  accelerate::StartedCollective broadcast(const at::Tensor& tensor, int from) override {
+  accelerate::detail::StartedCollective broadcast(const at::Tensor& tensor, int from) override {
     return note("broadcast of " + tensor.device().str() + " from " + std::to_string(from));
   }
-  accelerate::StartedCollective all_to_all(at::Tensor&, at::Tensor&) override { return note("all_to_all"); }
+  accelerate::detail::StartedCollective all_to_all(at::Tensor&, at::Tensor&) override { return note("all_to_all"); }
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return {}; }
   void close() noexcept override { ledger_.calls.push_back("close"); }
 
  private:
-  accelerate::StartedCollective note(const std::string& call) {
+  accelerate::detail::StartedCollective note(const std::string& call) {
     ledger_.calls.push_back(call);
     if (ledger_.broken) throw std::runtime_error("the cable is cut");
     return c10::make_intrusive<EndedWork>();
@@ -56,14 +56,14 @@ class LedgerTransport : public accelerate::Transport {
   Ledger& ledger_;
 };
 
-std::unique_ptr<accelerate::Communicator> over_ledger(Ledger& ledger, bool owned) {
-  accelerate::GroupParts parts;
+std::unique_ptr<accelerate::detail::Communicator> over_ledger(Ledger& ledger, bool owned) {
+  accelerate::detail::GroupParts parts;
   parts.transport = std::make_unique<LedgerTransport>(ledger);
   parts.owned = owned;
-  return std::make_unique<accelerate::Communicator>(std::move(parts));
+  return std::make_unique<accelerate::detail::Communicator>(std::move(parts));
 }
 
-std::string error_of_reduce(accelerate::Communicator& peers) {
+std::string error_of_reduce(accelerate::detail::Communicator& peers) {
   at::Tensor tensor = torch::ones({2});
   try {
     peers.all_reduce(tensor, c10d::ReduceOp::SUM, "reduce", std::source_location::current());

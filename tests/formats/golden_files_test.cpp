@@ -18,9 +18,9 @@
 
 namespace {
 
-using accelerate::PickleKind;
-using accelerate::PickleNode;
-using accelerate::PickleTensor;
+using accelerate::detail::PickleKind;
+using accelerate::detail::PickleNode;
+using accelerate::detail::PickleTensor;
 using accelerate::testing::expect_parts;
 using accelerate::testing::message_of;
 using Json = nlohmann::json;
@@ -38,7 +38,7 @@ double golden_number(const Json& json) {
 }
 
 /// The elements as golden data lists them: row-major, complex numbers as two.
-std::vector<double> flat_elements(const accelerate::DtypeFacts& dtype, const std::vector<int64_t>& sizes,
+std::vector<double> flat_elements(const accelerate::detail::DtypeFacts& dtype, const std::vector<int64_t>& sizes,
                                   const std::vector<int64_t>& strides, const char* start) {
   std::vector<double> numbers;
   std::vector<int64_t> at(sizes.size(), 0);
@@ -46,7 +46,7 @@ std::vector<double> flat_elements(const accelerate::DtypeFacts& dtype, const std
   for (;;) {
     int64_t offset = 0;
     for (size_t i = 0; i < at.size(); ++i) offset += at[i] * strides[i];
-    const auto element = accelerate::read_element(dtype, start + offset * dtype.bytes);
+    const auto element = accelerate::detail::read_element(dtype, start + offset * dtype.bytes);
     if (const auto* complex = std::get_if<std::complex<double>>(&element)) {
       numbers.insert(numbers.end(), {complex->real(), complex->imag()});
     } else {
@@ -78,7 +78,7 @@ void expect_tensor(const Json& expected, const std::string& dtype, const std::ve
 /// Compares a torch file with the node and the layout that the real software gave for it.
 class GoldenTree {
  public:
-  explicit GoldenTree(const accelerate::TorchFile& file) : file_(file) {}
+  explicit GoldenTree(const accelerate::detail::TorchFile& file) : file_(file) {}
 
   void expect(const Json& expected, const PickleNode& node, const std::string& path) {
     const std::string kind = expected["t"];
@@ -91,7 +91,7 @@ class GoldenTree {
       ASSERT_EQ(node.dict().items.size(), expected["v"].size()) << path;
       for (size_t i = 0; i < node.dict().items.size(); ++i) expect_pair(expected["v"][i], node.dict().items[i], path);
     } else if (kind == "int" && node.is(PickleKind::kBigInt)) {
-      EXPECT_EQ(std::stod(accelerate::big_integer_text(node.text())), expected["v"].get<double>()) << path;
+      EXPECT_EQ(std::stod(accelerate::detail::big_integer_text(node.text())), expected["v"].get<double>()) << path;
     } else if (kind == "int") {
       EXPECT_EQ(node.integer(), expected["v"].get<int64_t>()) << path;
     } else if (kind == "float") {
@@ -140,15 +140,15 @@ class GoldenTree {
                   flat_elements(*tensor.dtype, tensor.sizes, tensor.strides, start), path);
   }
 
-  const accelerate::TorchFile& file_;
+  const accelerate::detail::TorchFile& file_;
   std::map<std::string, const PickleTensor*> seen_;
 };
 
 void expect_golden_torch_file(const Json& expected) {
   const std::string name = expected["file"];
   SCOPED_TRACE(name);
-  const accelerate::InputFile source(golden_checkpoint(name));
-  const accelerate::TorchFile file(source);
+  const accelerate::detail::InputFile source(golden_checkpoint(name));
+  const accelerate::detail::TorchFile file(source);
   GoldenTree tree(file);
   tree.expect(expected["content"], file.root(), "");
   tree.expect_layout(expected["layout"]);
@@ -157,13 +157,13 @@ void expect_golden_torch_file(const Json& expected) {
 void expect_golden_safetensors(const Json& expected) {
   const std::string name = expected["file"];
   SCOPED_TRACE(name);
-  const accelerate::InputFile source(golden_checkpoint(name));
-  const accelerate::SafetensorsFile file(source);
+  const accelerate::detail::InputFile source(golden_checkpoint(name));
+  const accelerate::detail::SafetensorsFile file(source);
   EXPECT_EQ(file.header().entries.size(), expected["content"].size());
   for (const auto& [tensor, content] : expected["content"].items()) {
     const auto* entry = file.find(tensor);
     ASSERT_NE(entry, nullptr) << tensor;
-    const auto* dtype = accelerate::find_safetensors_dtype(entry->dtype);
+    const auto* dtype = accelerate::detail::find_safetensors_dtype(entry->dtype);
     ASSERT_NE(dtype, nullptr) << entry->dtype;
     std::vector<int64_t> strides(entry->shape.size(), 1);
     for (size_t i = entry->shape.size(); i-- > 1;) strides[i - 1] = strides[i] * entry->shape[i];
@@ -175,9 +175,9 @@ void expect_golden_safetensors(const Json& expected) {
 }
 
 /// Writes anew what a file holds, storages and all.
-std::string written_again(const accelerate::TorchFile& file, const std::string& name) {
-  accelerate::MemorySink sink;
-  accelerate::TorchFileWriter writer(sink, accelerate::torch_archive_name(name), file.root());
+std::string written_again(const accelerate::detail::TorchFile& file, const std::string& name) {
+  accelerate::detail::MemorySink sink;
+  accelerate::detail::TorchFileWriter writer(sink, accelerate::detail::torch_archive_name(name), file.root());
   for (const auto& storage : file.storages()) {
     std::string bytes(storage.size, '\0');
     file.read(storage, bytes.data());
@@ -216,8 +216,8 @@ TEST(GoldenFiles, RandomStatesOfPythonNumpyAndTorchAreRead) {
   for (const auto& state : all) {
     for (const auto& expected : state["files"]) {
       if (!expected.contains("torch_state_head")) continue;
-      const accelerate::InputFile source(golden_checkpoint(expected["file"]));
-      const accelerate::TorchFile file(source);
+      const accelerate::detail::InputFile source(golden_checkpoint(expected["file"]));
+      const accelerate::detail::TorchFile file(source);
       std::vector<std::string> keys;
       for (const auto& item : file.root().dict().items) keys.push_back(item.first->text());
       std::sort(keys.begin(), keys.end());
@@ -251,8 +251,8 @@ TEST(GoldenFiles, WhatWasReadIsWrittenWithTheBytesOfPython) {
     // The old format and protocol 4 are read only; damaged files are another test's.
     if (name.find("_legacy") != std::string::npos || name.find("_protocol4") != std::string::npos || name.starts_with("damaged"))
       continue;
-    const accelerate::InputFile source(item.path());
-    EXPECT_EQ(written_again(accelerate::TorchFile(source), name), source.text(0, source.size())) << name;
+    const accelerate::detail::InputFile source(item.path());
+    EXPECT_EQ(written_again(accelerate::detail::TorchFile(source), name), source.text(0, source.size())) << name;
     ++seen;
   }
   EXPECT_EQ(seen, 39u);
@@ -260,16 +260,16 @@ TEST(GoldenFiles, WhatWasReadIsWrittenWithTheBytesOfPython) {
 
 TEST(GoldenFiles, ProtocolFourAndTheOldFormatBecomeTheBytesOfTheZipFormat) {
   for (const std::string name : {"classic_dtypes", "nested", "parameters", "shapes", "views"}) {
-    const accelerate::InputFile zip(golden_checkpoint("torch_" + name + "_zip.pt"));
-    const accelerate::InputFile newer(golden_checkpoint("torch_" + name + "_protocol4.bin"));
-    EXPECT_EQ(written_again(accelerate::TorchFile(newer), "torch_" + name + "_zip.pt"), zip.text(0, zip.size())) << name;
+    const accelerate::detail::InputFile zip(golden_checkpoint("torch_" + name + "_zip.pt"));
+    const accelerate::detail::InputFile newer(golden_checkpoint("torch_" + name + "_protocol4.bin"));
+    EXPECT_EQ(written_again(accelerate::detail::TorchFile(newer), "torch_" + name + "_zip.pt"), zip.text(0, zip.size())) << name;
   }
 }
 
 TEST(GoldenFiles, DamagedTorchFilesAreRefusedByName) {
   for (const std::string name : {"damaged_truncated.pt", "damaged_empty.pt", "damaged_text.pt", "damaged_flipped.pt"}) {
-    const accelerate::InputFile source(golden_checkpoint(name));
-    expect_parts(message_of<accelerate::CheckpointError>([&] { const accelerate::TorchFile file(source); }), {name});
+    const accelerate::detail::InputFile source(golden_checkpoint(name));
+    expect_parts(message_of<accelerate::CheckpointError>([&] { const accelerate::detail::TorchFile file(source); }), {name});
   }
 }
 
@@ -285,7 +285,7 @@ TEST(GoldenFiles, ModelsAreSplitIntoTheShardsOfPython) {
   for (const auto& model : all) {
     SCOPED_TRACE(model["name"].get<std::string>());
     const bool safe = model["safe_serialization"];
-    const auto format = safe ? accelerate::WeightFormat::kSafetensors : accelerate::WeightFormat::kTorch;
+    const auto format = safe ? accelerate::detail::WeightFormat::kSafetensors : accelerate::detail::WeightFormat::kTorch;
     std::set<std::string> dropped;  // safetensors keep the first of tied tensors only
     std::map<std::string, uint64_t> tied;
     for (const auto& group : model["tied"]) {
@@ -294,39 +294,39 @@ TEST(GoldenFiles, ModelsAreSplitIntoTheShardsOfPython) {
         tied[group[i]] = 7;
       }
     }
-    std::vector<accelerate::WeightToPlace> weights;
+    std::vector<accelerate::detail::WeightToPlace> weights;
     for (const auto& item : model["state_dict"]) {
       const std::string name = item[0];
       if (dropped.contains(name)) continue;
-      const auto bytes = static_cast<uint64_t>(accelerate::find_dtype(item[1]["dtype"].get<std::string>())->bytes);
+      const auto bytes = static_cast<uint64_t>(accelerate::detail::find_dtype(item[1]["dtype"].get<std::string>())->bytes);
       weights.push_back({name, bytes * item[1]["data"].size(), std::nullopt});
       if (tied.contains(name)) weights.back().storage = tied[name];
     }
     const auto& limit = model["max_shard_size"];
-    const auto plan = accelerate::plan_shards(
-        weights, limit.is_string() ? accelerate::parse_shard_size(limit.get<std::string>()) : limit.get<uint64_t>());
-    accelerate::WeightIndex index;
+    const auto plan = accelerate::detail::plan_shards(
+        weights, limit.is_string() ? accelerate::detail::parse_shard_size(limit.get<std::string>()) : limit.get<uint64_t>());
+    accelerate::detail::WeightIndex index;
     index.total_size = plan.total_size;
     for (size_t shard = 0; shard < plan.shards.size(); ++shard) {
-      const std::string file = accelerate::weight_file_name(format, shard + 1, plan.shards.size());
+      const std::string file = accelerate::detail::weight_file_name(format, shard + 1, plan.shards.size());
       for (const auto& name : plan.shards[shard]) index.weight_map.emplace_back(name, file);
       EXPECT_TRUE(std::filesystem::exists(golden_checkpoint("model_" + model["name"].get<std::string>() + "/" + file))) << file;
     }
     for (const auto& file : model["files"]) {
       if (file.contains("text")) {
-        EXPECT_EQ(accelerate::write_weight_index(index), file["text"].get<std::string>());
+        EXPECT_EQ(accelerate::detail::write_weight_index(index), file["text"].get<std::string>());
       }
     }
   }
 }
 
 TEST(GoldenFiles, AnIndexIsReadAsPythonWroteIt) {
-  const accelerate::InputFile source(golden_checkpoint("model_sharded/model.safetensors.index.json"));
-  const auto index = accelerate::read_weight_index(source);
+  const accelerate::detail::InputFile source(golden_checkpoint("model_sharded/model.safetensors.index.json"));
+  const auto index = accelerate::detail::read_weight_index(source);
   EXPECT_EQ(index.total_size, 504u);
   EXPECT_EQ(index.weight_map.size(), 7u);
   EXPECT_EQ(index.files().size(), 4u);
-  EXPECT_EQ(accelerate::write_weight_index(index), source.text(0, source.size()));
+  EXPECT_EQ(accelerate::detail::write_weight_index(index), source.text(0, source.size()));
 }
 
 }  // namespace

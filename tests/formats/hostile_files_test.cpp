@@ -18,6 +18,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 namespace fs = std::filesystem;

@@ -80,7 +80,8 @@ TEST(ParserMemory, OfAPickleFollowsItsBytes) {
       {"marks", many("(") + ".", 16},
       {"one value on the stack", "N" + many("2") + "t.", 16},
   };
-  for (const Hoard& hoard : hoards) expect_modest(hoard, [](const auto& bytes) { accelerate::read_pickle(bytes, "some.bin"); });
+  for (const Hoard& hoard : hoards)
+    expect_modest(hoard, [](const auto& bytes) { accelerate::detail::read_pickle(bytes, "some.bin"); });
 }
 
 TEST(ParserMemory, OfAHeaderAndAnIndexFollowsTheirBytes) {
@@ -94,8 +95,8 @@ TEST(ParserMemory, OfAHeaderAndAnIndexFollowsTheirBytes) {
   };
   for (const Hoard& hoard : headers) {
     expect_modest(hoard, [](const auto& bytes) {
-      const accelerate::MemorySource source(bytes, "some.safetensors");
-      accelerate::SafetensorsFile file(source);
+      const accelerate::detail::MemorySource source(bytes, "some.safetensors");
+      accelerate::detail::SafetensorsFile file(source);
     });
   }
   const std::vector<Hoard> indexes = {
@@ -104,7 +105,9 @@ TEST(ParserMemory, OfAHeaderAndAnIndexFollowsTheirBytes) {
       {"lists", "{\"metadata\":" + many("[") + "}", 8},
   };
   for (const Hoard& hoard : indexes) {
-    expect_modest(hoard, [](const auto& bytes) { accelerate::read_weight_index(accelerate::MemorySource(bytes, "index.json")); });
+    expect_modest(hoard, [](const auto& bytes) {
+      accelerate::detail::read_weight_index(accelerate::detail::MemorySource(bytes, "index.json"));
+    });
   }
 }
 

@@ -8,9 +8,9 @@
 namespace {
 
 using accelerate::CheckpointError;
-using accelerate::PickleKind;
-using accelerate::PickleTree;
-using accelerate::read_pickle;
+using accelerate::detail::PickleKind;
+using accelerate::detail::PickleTree;
+using accelerate::detail::read_pickle;
 using accelerate::testing::expect_parts;
 using accelerate::testing::message_of;
 
@@ -46,7 +46,7 @@ TEST(Pickle, NumbersOfEveryOpcodeAreRead) {
   const auto& items = tree.root->items();
   const std::vector<int64_t> wanted = {255, 65535, -1, 0, -128};
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(items[i]->integer(), wanted[i]) << i;
-  EXPECT_EQ(accelerate::big_integer_text(items[5]->text()), "18446744073709551615");
+  EXPECT_EQ(accelerate::detail::big_integer_text(items[5]->text()), "18446744073709551615");
   EXPECT_EQ(items[6]->integer(), 127);
   EXPECT_TRUE(items[7]->boolean());
   EXPECT_FALSE(items[8]->boolean());
@@ -59,10 +59,10 @@ TEST(Pickle, NumbersOfEveryOpcodeAreRead) {
 }
 
 TEST(Pickle, LongNumbersAreWrittenInDecimal) {
-  EXPECT_EQ(accelerate::big_integer_text(std::string(1, '\0')), "0");
-  EXPECT_EQ(accelerate::big_integer_text(std::string(1, '\x80')), "-128");
-  EXPECT_EQ(accelerate::big_integer_text(std::string(9, '\0') + "\x01"), "4722366482869645213696");
-  EXPECT_EQ(accelerate::big_integer_text(std::string(9, '\0') + "\xff"), "-4722366482869645213696");
+  EXPECT_EQ(accelerate::detail::big_integer_text(std::string(1, '\0')), "0");
+  EXPECT_EQ(accelerate::detail::big_integer_text(std::string(1, '\x80')), "-128");
+  EXPECT_EQ(accelerate::detail::big_integer_text(std::string(9, '\0') + "\x01"), "4722366482869645213696");
+  EXPECT_EQ(accelerate::detail::big_integer_text(std::string(9, '\0') + "\xff"), "-4722366482869645213696");
 }
 
 TEST(Pickle, ContainersOfAllProtocolsAreRead) {
@@ -221,11 +221,11 @@ TEST(Pickle, APickleCutAnywhereIsRefused) {
   PickleTree tree;
   tree.root = tree.dict({{tree.key("a"), tree.list({tree.integer(70000), tree.number(0.5), tree.text("x")})},
                          {tree.key("b"), tree.tuple({tree.bytes("\x01\xff"), tree.none()})}});
-  const std::string whole = accelerate::write_pickle(*tree.root);
+  const std::string whole = accelerate::detail::write_pickle(*tree.root);
   for (size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THROW(unpickle(whole.substr(0, size)), accelerate::PickleCutShort) << size;
+    EXPECT_THROW(unpickle(whole.substr(0, size)), accelerate::detail::PickleCutShort) << size;
   }
-  EXPECT_EQ(accelerate::write_pickle(*unpickle(whole).root), whole);
+  EXPECT_EQ(accelerate::detail::write_pickle(*unpickle(whole).root), whole);
 }
 
 TEST(Pickle, CyclesAreRefused) {
@@ -317,9 +317,9 @@ TEST(Pickle, ObjectsOfClassesThatACallerAllowsAreKeptAndNotRun) {
 TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
   PickleTree tree;
   auto* shared = tree.tuple({tree.number(0.9), tree.number(0.999)});
-  accelerate::PickleTensor tensor;
+  accelerate::detail::PickleTensor tensor;
   tensor.storage = "0";
-  tensor.dtype = accelerate::find_dtype("bfloat16");
+  tensor.dtype = accelerate::detail::find_dtype("bfloat16");
   tensor.storage_elements = 6;
   tensor.sizes = {2, 3};
   tensor.strides = {1, 2};
@@ -327,42 +327,43 @@ TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
   auto* plain = tree.tensor(tensor);
   tensor.parameter = false;
   tensor.conjugated = tensor.negative = true;
-  tensor.dtype = accelerate::find_dtype("float8_e5m2");
-  accelerate::PickleArray array{"<f8", {1}, tree.bytes("12345678"), false, false};
-  accelerate::PickleArray scalar{"|b1", {}, tree.bytes("\x01"), false, true};
+  tensor.dtype = accelerate::detail::find_dtype("float8_e5m2");
+  accelerate::detail::PickleArray array{"<f8", {1}, tree.bytes("12345678"), false, false};
+  accelerate::detail::PickleArray scalar{"|b1", {}, tree.bytes("\x01"), false, true};
   auto* dict = tree.dict({{tree.integer(-5), tree.none()}}, PickleKind::kDefaultDict);
   dict->own_dict().factory = tree.text("builtins.list");
   auto* state = tree.dict({{tree.key("w"), plain}}, PickleKind::kOrderedDict);
   state->own_dict().attributes = tree.dict({{tree.key("_metadata"), tree.none()}});
-  tree.root = tree.list({shared,
-                         shared,
-                         plain,
-                         tree.tensor(tensor),
-                         tree.array(std::move(array)),
-                         tree.array(std::move(scalar)),
-                         dict,
-                         state,
-                         tree.dict({{tree.text("a"), tree.integer(2)}}, PickleKind::kCounter),
-                         tree.bytes(""),
-                         tree.bytes(""),
-                         tree.make(PickleKind::kByteArray, std::string("\xf0")),
-                         tree.make(PickleKind::kByteArray, std::string()),
-                         tree.complex({1, -2}),
-                         tree.make(PickleKind::kDevice, std::string("cuda:1")),
-                         tree.make(PickleKind::kDevice, std::string("cpu")),
-                         tree.make(PickleKind::kSize, accelerate::PickleItems{tree.integer(4)}),
-                         tree.make(PickleKind::kLayout, std::string("torch.strided")),
-                         tree.make(PickleKind::kDtype, accelerate::find_dtype("float16")),
-                         tree.make(PickleKind::kBigInt, std::string(300, '\x11')),
-                         tree.make(PickleKind::kSet, accelerate::PickleItems{tree.integer(1)}),
-                         tree.make(PickleKind::kSlice, accelerate::PickleItems{tree.none(), tree.integer(1), tree.none()}),
-                         tree.integer(INT64_MIN),
-                         tree.integer(INT64_MAX),
-                         tree.integer(1LL << 31),
-                         tree.integer(-(1LL << 31) - 1)});
-  const std::string bytes = accelerate::write_pickle(*tree.root);
+  tree.root =
+      tree.list({shared,
+                 shared,
+                 plain,
+                 tree.tensor(tensor),
+                 tree.array(std::move(array)),
+                 tree.array(std::move(scalar)),
+                 dict,
+                 state,
+                 tree.dict({{tree.text("a"), tree.integer(2)}}, PickleKind::kCounter),
+                 tree.bytes(""),
+                 tree.bytes(""),
+                 tree.make(PickleKind::kByteArray, std::string("\xf0")),
+                 tree.make(PickleKind::kByteArray, std::string()),
+                 tree.complex({1, -2}),
+                 tree.make(PickleKind::kDevice, std::string("cuda:1")),
+                 tree.make(PickleKind::kDevice, std::string("cpu")),
+                 tree.make(PickleKind::kSize, accelerate::detail::PickleItems{tree.integer(4)}),
+                 tree.make(PickleKind::kLayout, std::string("torch.strided")),
+                 tree.make(PickleKind::kDtype, accelerate::detail::find_dtype("float16")),
+                 tree.make(PickleKind::kBigInt, std::string(300, '\x11')),
+                 tree.make(PickleKind::kSet, accelerate::detail::PickleItems{tree.integer(1)}),
+                 tree.make(PickleKind::kSlice, accelerate::detail::PickleItems{tree.none(), tree.integer(1), tree.none()}),
+                 tree.integer(INT64_MIN),
+                 tree.integer(INT64_MAX),
+                 tree.integer(1LL << 31),
+                 tree.integer(-(1LL << 31) - 1)});
+  const std::string bytes = accelerate::detail::write_pickle(*tree.root);
   const auto again = unpickle(bytes);
-  EXPECT_EQ(accelerate::write_pickle(*again.root), bytes);
+  EXPECT_EQ(accelerate::detail::write_pickle(*again.root), bytes);
   const auto& items = again.root->items();
   ASSERT_EQ(items.size(), tree.root->items().size());
   for (size_t i = 0; i < items.size(); ++i) EXPECT_EQ(items[i]->kind, tree.root->items()[i]->kind) << i;
@@ -382,14 +383,14 @@ TEST(PickleWriter, EveryKindComesBackAndKeepsItsSharing) {
 TEST(PickleWriter, ManyItemsComeBackInBatches) {
   for (const size_t count : {1, 2, 999, 1000, 1001, 2000, 2001}) {
     PickleTree tree;
-    accelerate::PickleItems items;
-    accelerate::PicklePairs pairs;
+    accelerate::detail::PickleItems items;
+    accelerate::detail::PicklePairs pairs;
     for (size_t i = 0; i < count; ++i) {
       items.push_back(tree.text(std::to_string(i)));
       pairs.emplace_back(tree.integer(static_cast<int64_t>(i)), items.back());
     }
     tree.root = tree.list({tree.list(items), tree.dict(pairs), tree.dict(pairs, PickleKind::kOrderedDict)});
-    const auto again = unpickle(accelerate::write_pickle(*tree.root));
+    const auto again = unpickle(accelerate::detail::write_pickle(*tree.root));
     EXPECT_EQ(again.root->items()[0]->items().size(), count);
     EXPECT_EQ(again.root->items()[1]->dict().items.size(), count);
     EXPECT_EQ(again.root->items()[2]->dict().items.size(), count);
@@ -401,10 +402,10 @@ TEST(PickleWriter, ACircleIsAnErrorOfTheProgram) {
   PickleTree tree;
   tree.root = tree.list();
   tree.root->own_items().push_back(tree.root);
-  EXPECT_EQ(accelerate::write_pickle(*tree.root).size() > 0, true);  // a reference to itself, which a reader refuses
+  EXPECT_EQ(accelerate::detail::write_pickle(*tree.root).size() > 0, true);  // a reference to itself, which a reader refuses
   tree.root = tree.tuple({nullptr});
   tree.root->own_items()[0] = tree.root;
-  EXPECT_THROW(accelerate::write_pickle(*tree.root), accelerate::UsageError);
+  EXPECT_THROW(accelerate::detail::write_pickle(*tree.root), accelerate::UsageError);
 }
 
 }  // namespace

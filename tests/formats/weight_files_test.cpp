@@ -11,56 +11,57 @@
 namespace {
 
 using accelerate::CheckpointError;
-using accelerate::MemorySink;
-using accelerate::MemorySource;
 using accelerate::UsageError;
+using accelerate::detail::MemorySink;
+using accelerate::detail::MemorySource;
 using accelerate::testing::expect_parts;
 using accelerate::testing::message_of;
 
 TEST(ShardSize, NumbersWithUnitsAreRead) {
-  EXPECT_EQ(accelerate::parse_shard_size("5GB"), 5'000'000'000u);
-  EXPECT_EQ(accelerate::parse_shard_size(" 1.5 kb "), 1500u);
-  EXPECT_EQ(accelerate::parse_shard_size("200MB"), 200'000'000u);
-  EXPECT_EQ(accelerate::parse_shard_size("2TB"), 2'000'000'000'000u);
+  EXPECT_EQ(accelerate::detail::parse_shard_size("5GB"), 5'000'000'000u);
+  EXPECT_EQ(accelerate::detail::parse_shard_size(" 1.5 kb "), 1500u);
+  EXPECT_EQ(accelerate::detail::parse_shard_size("200MB"), 200'000'000u);
+  EXPECT_EQ(accelerate::detail::parse_shard_size("2TB"), 2'000'000'000'000u);
   for (const char* wrong : {"", "GB", "5", "5GiB", "five GB", "-1GB", "1e30TB", "nanGB", "5 G B", "B"}) {
-    EXPECT_THROW(accelerate::parse_shard_size(wrong), UsageError) << wrong;
+    EXPECT_THROW(accelerate::detail::parse_shard_size(wrong), UsageError) << wrong;
   }
 }
 
 TEST(Shards, ATensorLargerThanTheLimitIsAlone) {
-  const auto plan = accelerate::plan_shards({{"a", 4}, {"huge", 100}, {"b", 5}, {"c", 2}}, 10);
+  const auto plan = accelerate::detail::plan_shards({{"a", 4}, {"huge", 100}, {"b", 5}, {"c", 2}}, 10);
   EXPECT_EQ(plan.shards, (std::vector<std::vector<std::string>>{{"huge"}, {"a", "b"}, {"c"}}));
   EXPECT_EQ(plan.total_size, 111u);
 }
 
 TEST(Shards, AShardMayBeExactlyAsLargeAsTheLimit) {
-  const auto plan = accelerate::plan_shards({{"a", 5}, {"b", 5}, {"c", 10}, {"d", 1}}, 10);
+  const auto plan = accelerate::detail::plan_shards({{"a", 5}, {"b", 5}, {"c", 10}, {"d", 1}}, 10);
   EXPECT_EQ(plan.shards, (std::vector<std::vector<std::string>>{{"a", "b"}, {"c"}, {"d"}}));
 }
 
 TEST(Shards, TensorsOfOneStorageStayTogetherAndCountOnce) {
-  const auto plan = accelerate::plan_shards({{"a", 8, 1}, {"b", 8, 2}, {"c", 8, 1}, {"d", 8}}, 10);
+  const auto plan = accelerate::detail::plan_shards({{"a", 8, 1}, {"b", 8, 2}, {"c", 8, 1}, {"d", 8}}, 10);
   EXPECT_EQ(plan.shards, (std::vector<std::vector<std::string>>{{"a", "c"}, {"b"}, {"d"}}));
   EXPECT_EQ(plan.total_size, 24u);
 }
 
-TEST(Shards, NothingMakesOneEmptyShard) { EXPECT_EQ(accelerate::plan_shards({}, 10).shards.size(), 1u); }
+TEST(Shards, NothingMakesOneEmptyShard) { EXPECT_EQ(accelerate::detail::plan_shards({}, 10).shards.size(), 1u); }
 
 TEST(Shards, NamesAreKnownAgain) {
-  using accelerate::WeightFormat;
-  EXPECT_EQ(accelerate::weight_file_name(WeightFormat::kTorch, 2, 13), "pytorch_model-00002-of-00013.bin");
-  EXPECT_EQ(accelerate::weight_file_name(WeightFormat::kSafetensors), "model.safetensors");
+  using accelerate::detail::WeightFormat;
+  EXPECT_EQ(accelerate::detail::weight_file_name(WeightFormat::kTorch, 2, 13), "pytorch_model-00002-of-00013.bin");
+  EXPECT_EQ(accelerate::detail::weight_file_name(WeightFormat::kSafetensors), "model.safetensors");
   for (const char* name : {"model.safetensors", "model-00001-of-00002.safetensors", "model-123456-of-123456.safetensors"}) {
-    EXPECT_TRUE(accelerate::is_weight_file_name(WeightFormat::kSafetensors, name)) << name;
+    EXPECT_TRUE(accelerate::detail::is_weight_file_name(WeightFormat::kSafetensors, name)) << name;
   }
   for (const char* name :
        {"model_1.safetensors", "model-1-of-2.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "mode"}) {
-    EXPECT_FALSE(accelerate::is_weight_file_name(WeightFormat::kSafetensors, name)) << name;
+    EXPECT_FALSE(accelerate::detail::is_weight_file_name(WeightFormat::kSafetensors, name)) << name;
   }
 }
 
 std::string index_error(const std::string& text) {
-  const auto error = message_of<CheckpointError>([&] { accelerate::read_weight_index(MemorySource(text, "some.index.json")); });
+  const auto error =
+      message_of<CheckpointError>([&] { accelerate::detail::read_weight_index(MemorySource(text, "some.index.json")); });
   if (error != "no error") expect_parts(error, {"some.index.json"});
   return error;
 }
@@ -85,8 +86,8 @@ TEST(WeightIndex, WhatIsNoIndexIsRefused) {
 }
 
 std::string some_safetensors() {
-  accelerate::SafetensorsHeader header;
-  std::string bytes = accelerate::make_safetensors_header(
+  accelerate::detail::SafetensorsHeader header;
+  std::string bytes = accelerate::detail::make_safetensors_header(
       {{"cube", "I16", {2, 3, 4}, 0, 0}, {"none", "F32", {3, 0}, 0, 0}, {"one", "U8", {}, 0, 0}}, {{"format", "pt"}}, header);
   for (int16_t i = 0; i < 24; ++i) bytes.append(reinterpret_cast<const char*>(&i), 2);
   return bytes + "\x07";
@@ -95,7 +96,7 @@ std::string some_safetensors() {
 TEST(SafetensorsSlices, HoldTheElementsOfThePart) {
   const std::string bytes = some_safetensors();
   const MemorySource source(bytes, "some.safetensors");
-  const accelerate::SafetensorsFile file(source);
+  const accelerate::detail::SafetensorsFile file(source);
   const auto& cube = *file.find("cube");
   const auto slice = [&](std::vector<std::pair<int64_t, int64_t>> ranges, size_t count) {
     std::vector<int16_t> part(count + 1, -1);
@@ -121,7 +122,7 @@ TEST(SafetensorsSlices, HoldTheElementsOfThePart) {
 }
 
 /// Counts the bytes that are asked for.
-class CountingSource final : public accelerate::ByteSource {
+class CountingSource final : public accelerate::detail::ByteSource {
  public:
   explicit CountingSource(const std::string& bytes) : ByteSource("counted"), bytes_(bytes, "counted") { size_ = bytes.size(); }
   void read(void* bytes, uint64_t size, uint64_t offset) const override {
@@ -137,7 +138,7 @@ class CountingSource final : public accelerate::ByteSource {
 TEST(SafetensorsSlices, ReadNoMoreThanThePart) {
   const std::string bytes = some_safetensors();
   const CountingSource source(bytes);
-  const accelerate::SafetensorsFile file(source);
+  const accelerate::detail::SafetensorsFile file(source);
   const uint64_t before = source.asked;
   std::string part(16, '\0');
   const std::pair<int64_t, int64_t> ranges[] = {{0, 2}, {0, 1}};
@@ -145,11 +146,11 @@ TEST(SafetensorsSlices, ReadNoMoreThanThePart) {
   EXPECT_EQ(source.asked - before, 16u);
 }
 
-std::string torch_file_with(const accelerate::PickleTensor& tensor, uint64_t storage_bytes) {
-  accelerate::PickleTree tree;
+std::string torch_file_with(const accelerate::detail::PickleTensor& tensor, uint64_t storage_bytes) {
+  accelerate::detail::PickleTree tree;
   tree.root = tree.dict({{tree.key("w"), tree.tensor(tensor)}});
   MemorySink sink;
-  accelerate::TorchFileWriter writer(sink, "some", *tree.root);
+  accelerate::detail::TorchFileWriter writer(sink, "some", *tree.root);
   writer.begin("0", storage_bytes);
   const std::string bytes(storage_bytes, 'x');
   writer.write(bytes.data(), bytes.size());
@@ -157,18 +158,18 @@ std::string torch_file_with(const accelerate::PickleTensor& tensor, uint64_t sto
   return sink.bytes();
 }
 
-std::string torch_error(const accelerate::PickleTensor& tensor, uint64_t storage_bytes) {
+std::string torch_error(const accelerate::detail::PickleTensor& tensor, uint64_t storage_bytes) {
   const std::string bytes = torch_file_with(tensor, storage_bytes);
   const MemorySource source(bytes, "some.pt");
-  const auto error = message_of<CheckpointError>([&] { accelerate::TorchFile file(source); });
+  const auto error = message_of<CheckpointError>([&] { accelerate::detail::TorchFile file(source); });
   if (error != "no error") expect_parts(error, {"some.pt"});
   return error;
 }
 
 TEST(TorchFile, TensorsOutsideTheirStoragesAreRefused) {
-  accelerate::PickleTensor tensor;
+  accelerate::detail::PickleTensor tensor;
   tensor.storage = "0";
-  tensor.dtype = accelerate::find_dtype("float32");
+  tensor.dtype = accelerate::detail::find_dtype("float32");
   tensor.storage_elements = 6;
   tensor.sizes = {2, 3};
   tensor.strides = {3, 1};
@@ -197,11 +198,11 @@ TEST(TorchFile, TensorsOutsideTheirStoragesAreRefused) {
 }
 
 TEST(TorchFile, ArchivesAreNamedAsTorchNamesThem) {
-  EXPECT_EQ(accelerate::torch_archive_name("a/b/optimizer.bin"), "optimizer");
-  EXPECT_EQ(accelerate::torch_archive_name("model.tar.gz"), "model.tar");
-  EXPECT_EQ(accelerate::torch_archive_name("plain"), "plain");
-  EXPECT_EQ(accelerate::torch_archive_name(".bin"), "archive");
-  EXPECT_EQ(accelerate::torch_archive_name("caf\xc3\xa9.pt"), "archive");
+  EXPECT_EQ(accelerate::detail::torch_archive_name("a/b/optimizer.bin"), "optimizer");
+  EXPECT_EQ(accelerate::detail::torch_archive_name("model.tar.gz"), "model.tar");
+  EXPECT_EQ(accelerate::detail::torch_archive_name("plain"), "plain");
+  EXPECT_EQ(accelerate::detail::torch_archive_name(".bin"), "archive");
+  EXPECT_EQ(accelerate::detail::torch_archive_name("caf\xc3\xa9.pt"), "archive");
 }
 
 }  // namespace

@@ -12,10 +12,10 @@
 namespace {
 
 using accelerate::CheckpointError;
-using accelerate::MemorySink;
-using accelerate::MemorySource;
-using accelerate::ZipReader;
-using accelerate::ZipWriter;
+using accelerate::detail::MemorySink;
+using accelerate::detail::MemorySource;
+using accelerate::detail::ZipReader;
+using accelerate::detail::ZipWriter;
 using accelerate::testing::expect_parts;
 using accelerate::testing::message_of;
 
@@ -69,21 +69,21 @@ size_t place_of(const std::string& bytes, uint32_t signature, int nth = 0) {
 }
 
 TEST(Crc32, IsTheSumOfTheDefinitionForEveryLengthAndStart) {
-  EXPECT_EQ(accelerate::crc32(0, "123456789", 9), 0xCBF43926U);
+  EXPECT_EQ(accelerate::detail::crc32(0, "123456789", 9), 0xCBF43926U);
   const std::string bytes = some_bytes(1000);
   for (size_t size = 0; size < 400; ++size) {
     const std::string_view piece = std::string_view(bytes).substr(size % 17, size);
-    EXPECT_EQ(accelerate::crc32(0, piece.data(), piece.size()), slow_crc(piece)) << size;
+    EXPECT_EQ(accelerate::detail::crc32(0, piece.data(), piece.size()), slow_crc(piece)) << size;
   }
 }
 
 TEST(Crc32, PiecesJoinToTheSumOfTheWhole) {
   const std::string bytes = some_bytes(5000);
   for (const size_t cut : {0, 1, 63, 64, 100, 4999, 5000}) {
-    const uint32_t first = accelerate::crc32(0, bytes.data(), cut);
-    const uint32_t second = accelerate::crc32(0, bytes.data() + cut, bytes.size() - cut);
-    EXPECT_EQ(accelerate::crc32(first, bytes.data() + cut, bytes.size() - cut), slow_crc(bytes));
-    EXPECT_EQ(accelerate::combine_crc32(first, second, bytes.size() - cut), slow_crc(bytes));
+    const uint32_t first = accelerate::detail::crc32(0, bytes.data(), cut);
+    const uint32_t second = accelerate::detail::crc32(0, bytes.data() + cut, bytes.size() - cut);
+    EXPECT_EQ(accelerate::detail::crc32(first, bytes.data() + cut, bytes.size() - cut), slow_crc(bytes));
+    EXPECT_EQ(accelerate::detail::combine_crc32(first, second, bytes.size() - cut), slow_crc(bytes));
   }
 }
 
@@ -138,17 +138,17 @@ TEST(Zip, AByteChangedInAMemberIsFoundByItsChecksum) {
 TEST(Zip, AnArchiveWithoutChecksumsIsReadWithoutThem) {
   std::string bytes = small_archive();
   for (int i = 0; i < 3; ++i)
-    bytes = with_number(bytes, place_of(bytes, accelerate::zip::kCentralSignature, i) + 16, uint32_t{0});
+    bytes = with_number(bytes, place_of(bytes, accelerate::detail::zip::kCentralSignature, i) + 16, uint32_t{0});
   EXPECT_EQ(zip_error(bytes), "no error");
 }
 
 TEST(Zip, PlacesAndCountsThatCannotBeAreRefused) {
   const std::string bytes = small_archive();
-  const size_t central = place_of(bytes, accelerate::zip::kCentralSignature);
-  const size_t second = place_of(bytes, accelerate::zip::kCentralSignature, 1);
-  const size_t end64 = place_of(bytes, accelerate::zip::kEnd64Signature);
-  const size_t end = place_of(bytes, accelerate::zip::kEndSignature);
-  const size_t locator = place_of(bytes, accelerate::zip::kLocator64Signature);
+  const size_t central = place_of(bytes, accelerate::detail::zip::kCentralSignature);
+  const size_t second = place_of(bytes, accelerate::detail::zip::kCentralSignature, 1);
+  const size_t end64 = place_of(bytes, accelerate::detail::zip::kEnd64Signature);
+  const size_t end = place_of(bytes, accelerate::detail::zip::kEndSignature);
+  const size_t locator = place_of(bytes, accelerate::detail::zip::kLocator64Signature);
   const auto huge = [&](size_t at) { return with_number(with_number(bytes, at, UINT64_MAX), at - 8, UINT64_MAX); };
   EXPECT_NE(zip_error(huge(end64 + 32)).find("claims"), std::string::npos);                             // members
   EXPECT_NE(zip_error(with_number(bytes, end64 + 40, UINT64_MAX)).find("outside"), std::string::npos);  // directory
@@ -174,12 +174,12 @@ TEST(Zip, MembersOfOneNameOrOnePlaceAreRefused) {
   writer.add("bbb", "bytes");
   writer.finish();
   std::string twins = sink.bytes();
-  const size_t second = place_of(twins, accelerate::zip::kCentralSignature, 1);
+  const size_t second = place_of(twins, accelerate::detail::zip::kCentralSignature, 1);
   std::memcpy(twins.data() + second + 46, "box/aaa", 7);
   EXPECT_NE(zip_error(with_number(twins, second + 42, 0U)).find("two members called box/aaa"), std::string::npos);
   // The first grows over the second.
   twins = sink.bytes();
-  const size_t first = place_of(twins, accelerate::zip::kCentralSignature, 0);
+  const size_t first = place_of(twins, accelerate::detail::zip::kCentralSignature, 0);
   EXPECT_NE(zip_error(with_number(with_number(twins, first + 20, 70U), first + 24, 70U)).find("overlaps"), std::string::npos);
 }
 

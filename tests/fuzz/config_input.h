@@ -9,6 +9,8 @@
 
 namespace accelerate::testing {
 
+using namespace detail;
+
 /// What must hold for any bytes at all: they are a configuration or a ConfigError, and a configuration that was read is written
 /// in both formats and read back as the same. Throws std::logic_error when it does not hold.
 inline void check_config_input(std::string_view bytes) {

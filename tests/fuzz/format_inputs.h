@@ -16,6 +16,8 @@
 /// was read of it holds together; anything else throws std::logic_error, which nobody catches.
 namespace accelerate::testing {
 
+using namespace detail;
+
 inline void require_sound(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }

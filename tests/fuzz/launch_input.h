@@ -13,6 +13,8 @@
 
 namespace accelerate::testing {
 
+using namespace detail;
+
 /// A machine that has a bit of everything.
 inline MachineFacts machine_for_any_input() {
   MachineFacts machine;

@@ -10,6 +10,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 // What bash offers for a line, split into words as bash does; the last one is being typed.

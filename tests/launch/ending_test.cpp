@@ -12,6 +12,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using namespace std::chrono_literals;

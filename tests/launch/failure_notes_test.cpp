@@ -13,6 +13,8 @@
 
 // Who is blamed when a rank that caught the error of a collective ends before the rank that is the cause.
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using namespace std::chrono_literals;

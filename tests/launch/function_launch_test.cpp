@@ -16,6 +16,8 @@
 #include "launch/worker_scripts.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using namespace std::chrono_literals;

@@ -12,6 +12,8 @@
 #include "support/error_text.h"
 
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 using testing::message_of;

@@ -13,6 +13,8 @@
 
 // What Python Accelerate starts for a command line, a config file, an environment and a machine, and what is started here.
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 using Json = nlohmann::json;

@@ -8,6 +8,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 void write_file(const std::filesystem::path& path, const std::string& text) {

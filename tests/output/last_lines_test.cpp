@@ -10,6 +10,8 @@
 #include "support/temporary_folder.h"
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using Texts = std::vector<std::string>;

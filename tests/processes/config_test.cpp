@@ -12,6 +12,8 @@
 // Files go to and fro between this library and the real Python package. ACCELERATE_TEST_CASES says how many random ones.
 
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 using nlohmann::json;

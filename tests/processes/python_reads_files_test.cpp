@@ -10,6 +10,8 @@
 
 // What this library writes is read by the real torch, which is told to accept plain data only.
 namespace accelerate::testing {
+
+using namespace detail;
 namespace {
 
 /// Runs lines of Python; an assertion that fails is shown.

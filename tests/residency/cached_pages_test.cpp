@@ -25,7 +25,7 @@
 
 namespace {
 
-using accelerate::residency::CachedPages;
+using accelerate::detail::CachedPages;
 
 const auto kPage = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 

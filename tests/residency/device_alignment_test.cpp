@@ -10,15 +10,15 @@
 #include "residency/interception.h"
 #include "support/other_device.h"
 
-using accelerate::residency::AlignmentScope;
+using accelerate::detail::AlignmentScope;
 
 namespace {
 
 /// A weight as a model with several devices has them.
 torch::Tensor weight_on(c10::Device device, const torch::Tensor& value) {
   auto weight = value.detach().to(device).requires_grad_();
-  accelerate::residency::intercept_operators();
-  accelerate::residency::set_key(weight, true);
+  accelerate::detail::intercept_operators();
+  accelerate::detail::set_key(weight, true);
   return weight;
 }
 

@@ -18,12 +18,12 @@
 #include "support/refused_threads.h"
 
 using accelerate::CheckpointError;
-namespace residency = accelerate::residency;
+using namespace accelerate::detail;
 
 namespace {
 
 /// Bytes in memory that cannot always be read.
-class MemoryStore final : public residency::WeightStore {
+class MemoryStore final : public WeightStore {
  public:
   explicit MemoryStore(const at::Tensor& bytes) : WeightStore(bytes.nbytes()), bytes_(bytes.contiguous().clone()) {}
   std::string where() const override { return "a test"; }
@@ -43,26 +43,26 @@ class MemoryStore final : public residency::WeightStore {
 /// Units of one weight each, beside copies that stay.
 struct Weights {
   Weights(int count, uint64_t budget, int64_t largest = 4096)
-      : pager(std::make_shared<residency::Pager>(residency::PagerOptions{.budget = budget, .threads = 2})) {
-    residency::intercept_operators();
+      : pager(std::make_shared<Pager>(PagerOptions{.budget = budget, .threads = 2})) {
+    intercept_operators();
     for (int i = 0; i < count; ++i) {
       resident.push_back(torch::randn({1 + torch::randint(largest, {1}).item<int64_t>()}));
       stores.push_back(std::make_shared<MemoryStore>(resident.back()));
       paged.push_back(resident.back().clone());
-      residency::set_key(paged.back(), true);
+      set_key(paged.back(), true);
       const auto& storage = paged.back().storage();
       pager->add_unit(
           {{"weight" + std::to_string(i),
             c10::intrusive_ptr<c10::StorageImpl>::unsafe_reclaim_from_nonowning(storage.unsafeGetStorageImpl()), stores.back()}});
     }
   }
-  std::shared_ptr<residency::Pager> pager;
+  std::shared_ptr<Pager> pager;
   std::vector<at::Tensor> resident, paged;
   std::vector<std::shared_ptr<MemoryStore>> stores;
 };
 
 TEST(UseOrder, AnOrderIsExpectedAgainAndABackwardPassIsToldFromAForwardPass) {
-  residency::UseOrder order;
+  UseOrder order;
   for (int i = 0; i < 4; ++i) order.add_unit();
   for (int pass = 0; pass < 2; ++pass) {
     for (const int unit : {0, 1, 2, 3, 2, 1}) order.used(unit);
@@ -77,7 +77,7 @@ TEST(UseOrder, AnOrderIsExpectedAgainAndABackwardPassIsToldFromAForwardPass) {
 }
 
 TEST(UseOrder, WhatWasNeverSeenComesInTheOrderOfAdding) {
-  residency::UseOrder order;
+  UseOrder order;
   for (int i = 0; i < 3; ++i) order.add_unit();
   EXPECT_TRUE(order.used(0));
   EXPECT_FALSE(order.used(0));
@@ -122,14 +122,14 @@ TEST(Pager, AHomeThatCannotBeReadIsAnErrorUntilItCan) {
 
 TEST(CopyLane, BringsWhatThreadsReadByWayOfItsBuffersAndToldFailures) {
   torch::manual_seed(1);
-  residency::CopyLane lane(c10::kCPU, 2);
+  CopyLane lane(c10::kCPU, 2);
   const auto elements = torch::randint(256, {int64_t{30} << 20}, torch::kByte);
   const auto store = std::make_shared<MemoryStore>(elements);
   for (const bool fails : {false, true, false}) {
     store->fails = fails;
     const auto to = torch::zeros({elements.numel() + 100}, torch::kByte);
-    const auto transfer = std::make_shared<residency::Transfer>(std::vector<residency::Transfer::Load>{{store, to, 100}}, &lane);
-    residency::IoThreadPool io_threads(3);
+    const auto transfer = std::make_shared<Transfer>(std::vector<Transfer::Load>{{store, to, 100}}, &lane);
+    IoThreadPool io_threads(3);
     io_threads.submit(transfer, false);
     if (fails) {
       EXPECT_THROW(transfer->finish(), CheckpointError);

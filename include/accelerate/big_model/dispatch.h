@@ -18,7 +18,7 @@ class Module;
 
 namespace accelerate {
 
-namespace residency {
+namespace detail {
 class AlignmentScope;
 }
 
@@ -83,7 +83,7 @@ class [[nodiscard]] CallScope {
   CallScope& operator=(const CallScope&) = delete;
 
  private:
-  std::unique_ptr<residency::AlignmentScope> scope_;
+  std::unique_ptr<detail::AlignmentScope> scope_;
 };
 
 /// A module out of a holder (what TORCH_MODULE makes) or a shared pointer.

@@ -16,7 +16,9 @@ class ProcessGroup;
 
 namespace accelerate {
 
+namespace detail {
 class Communicator;
+}
 
 /// How the processes of a run are spread. Prints as in Python: "DistributedType.MULTI_CPU".
 enum class DistributedType { no, multi_cpu, multi_gpu };
@@ -59,8 +61,8 @@ class [[nodiscard]] FirstScope {
 
  private:
   friend class ProcessState;
-  FirstScope(std::shared_ptr<Communicator> communicator, std::string key);
-  std::shared_ptr<Communicator> communicator_;
+  FirstScope(std::shared_ptr<detail::Communicator> communicator, std::string key);
+  std::shared_ptr<detail::Communicator> communicator_;
   std::string key_;
 };
 
@@ -96,7 +98,7 @@ class ProcessState {
   FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const;
 
   /// For the collectives in collectives.h; null for a single process that nobody launched.
-  const std::shared_ptr<Communicator>& communicator() const;
+  const std::shared_ptr<detail::Communicator>& communicator() const;
 
   /// As Python prints it, in five lines.
   friend std::string to_string(const ProcessState& state);

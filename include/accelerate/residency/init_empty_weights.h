@@ -7,7 +7,7 @@
 
 namespace accelerate {
 
-namespace residency {
+namespace detail {
 class EmptyScope;
 }
 
@@ -31,7 +31,7 @@ class [[nodiscard]] InitEmptyWeights {
   InitEmptyWeights& operator=(const InitEmptyWeights&) = delete;
 
  private:
-  std::unique_ptr<residency::EmptyScope> scope_;
+  std::unique_ptr<detail::EmptyScope> scope_;
 };
 
 /// While it lives, modules made by this thread have parameters on `device`, made and initialized there. Buffers are where they
@@ -45,7 +45,7 @@ class [[nodiscard]] InitOnDevice {
   InitOnDevice& operator=(const InitOnDevice&) = delete;
 
  private:
-  std::unique_ptr<residency::EmptyScope> scope_;
+  std::unique_ptr<detail::EmptyScope> scope_;
 };
 
 }  // namespace accelerate

@@ -22,8 +22,7 @@ C10dTransport::C10dTransport(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::
     cpu_backend_ = group_->getBackend(at::kCPU);
   } catch (const std::exception&) {
     throw UsageError(
-        "The process group handed in has no backend for CPU tensors, and objects and barriers travel as such: make it with gloo "
-        "as well.");
+        "The given process group has no backend for CPU tensors, which objects and barriers need: create it with gloo as well.");
   }
 }
 
@@ -33,7 +32,7 @@ c10d::Backend& C10dTransport::backend_for(at::DeviceType device) const {
     return *group_->getBackend(device);
   } catch (const std::exception&) {
     throw UsageError("The process group has no backend for " + c10::DeviceTypeName(device, true) +
-                     " tensors: make it with one, or use the CPU (.cpu = true).");
+                     " tensors: create it with one, or use the CPU (.cpu = true).");
   }
 }
 

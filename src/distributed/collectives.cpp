@@ -25,12 +25,12 @@ std::string problem_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return "an undefined tensor";
   if (tensor.layout() != at::kStrided || tensor.is_quantized())
     return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
-  if (tensor.is_meta()) return "a tensor on the meta device, which has no elements: " + describe(tensor);
+  if (tensor.is_meta()) return "a tensor on the meta device, which has no data: " + describe(tensor);
   return "";
 }
 
 std::string problem_of(const detail::Leaves& leaves) {
-  if (!leaves.other.empty()) return leaves.other + " (objects travel with gather_object and broadcast_object_list)";
+  if (!leaves.other.empty()) return leaves.other + " (send objects with gather_object or broadcast_object_list)";
   for (const at::Tensor* tensor : leaves.tensors) {
     if (auto problem = problem_of(*tensor); !problem.empty()) return problem;
   }
@@ -72,8 +72,8 @@ void agree(const ProcessState& state, const char* call, Describe what, const std
 
 void check_rank(const ProcessState& state, int from_process, const char* call) {
   if (from_process < 0 || from_process >= state.num_processes()) {
-    throw UsageError(std::string(call) + ": from_process=" + std::to_string(from_process) + ", and there are " +
-                     std::to_string(state.num_processes()) + " processes, counted from 0.");
+    throw UsageError(std::string(call) + ": from_process=" + std::to_string(from_process) + " is out of range: there are " +
+                     std::to_string(state.num_processes()) + " processes, numbered from 0.");
   }
 }
 
@@ -314,7 +314,7 @@ Share share_of(const ProcessState& state, int64_t length, const SplitOptions& op
   const int64_t start = rank * each + std::min(rank, more), stop = start + each + (rank < more ? 1 : 0);
   const int64_t longest = each + (more > 0 ? 1 : 0);
   if (options.apply_padding && length == 0) {
-    throw UsageError("split_between_processes: apply_padding repeats the last element, and there is none.");
+    throw UsageError("split_between_processes: apply_padding repeats the last element, but the input is empty.");
   }
   return {start, stop, options.apply_padding ? longest - (stop - start) : 0};
 }

@@ -110,7 +110,7 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
     if (same_size) std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
     if (!same_size || parts.cards.back().layout != card.layout)
       failures_->fail("joining", where,
-                      "a peer is of another version of this library: build the programs of all ranks with the same one");
+                      "a peer uses another version of this library: build the programs of all ranks with the same version");
   }
   failures_->set_detective(std::make_shared<Detective>(std::move(parts)));
   // Who leaves at once must not be gone before the others hold its notes.
@@ -186,7 +186,7 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   std::string story = std::string(call) + at_line(where) + " cannot run: ";
   story += same_call
                ? "the ranks do not agree on what to send. Make shapes and dtypes equal, for example with pad_across_processes."
-               : "the processes make different calls. All must make the same calls in the same order.";
+               : "the ranks make different calls. All ranks must make the same calls in the same order.";
   for (size_t rank = 0; rank < wishes.size(); ++rank) {
     const std::string& wish = wishes[rank];
     story += "\n  - Rank " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
@@ -241,8 +241,7 @@ std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, 
   for (int rank = 0; rank < size(); ++rank) {
     const uint8_t* row = all.data_ptr<uint8_t>() + rank * width;
     std::memcpy(&lengths[rank], row, sizeof(int64_t));
-    if (lengths[rank] < 0)
-      failures_->fail(call, where, "the length of rank " + std::to_string(rank) + "'s object arrived damaged");
+    if (lengths[rank] < 0) failures_->fail(call, where, "the length of rank " + std::to_string(rank) + "'s object is corrupt");
     longest = std::max(longest, lengths[rank]);
     if (lengths[rank] <= kInlineBytes)
       result[rank].assign(reinterpret_cast<const char*>(row + header), static_cast<size_t>(lengths[rank]));

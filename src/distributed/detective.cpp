@@ -253,9 +253,10 @@ std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mi
     // It has told all there is to know, and may have gone with its host since.
     const auto is_known = [](const RankReport& report) { return report.presence != Presence::unknown; };
     if (std::all_of(reports.begin(), reports.end(), is_known)) return story;
-    return story + (parts_.first_serves_store
-                        ? "\nThe store that process 0 serves cannot be reached: it is gone or stopped, or the network is down."
-                        : "\nThe store through which the processes met cannot be reached.");
+    return story +
+           (parts_.first_serves_store
+                ? "\nThe store that rank 0 hosts cannot be reached: rank 0 has exited or is stopped, or the network is down."
+                : "\nThe rendezvous store cannot be reached.");
   }
 }
 
@@ -322,7 +323,7 @@ void Detective::look_at_own_call() try {
   if (entry.ending == Ending::failed) return;  // the error tells it
   const Call* call = waiting_call(entry);
   if (warned_.number != 0 && (call == nullptr || call->number != warned_.number)) {
-    write_line(2, fmt::format("accelerate: {} goes on, after {:.1f} s.", describe(warned_),
+    write_line(2, fmt::format("accelerate: {} resumed after {:.1f} s.", describe(warned_),
                               static_cast<double>(entry.read - warned_.began) * 1e-9));
     warned_ = {};
   }
@@ -380,8 +381,8 @@ void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& rep
     return;
   }
   const std::string waited = fmt::format("{:.1f} s", static_cast<double>(logbook_now() - call.began) * 1e-9);
-  const std::string how =
-      again ? "is still waiting after " + waited + ", and things have changed. " : "has been waiting for " + waited + ". ";
+  const std::string how = again ? "is still waiting after " + waited + ", and the state of the ranks has changed. "
+                                : "has been waiting for " + waited + ". ";
   write_line(2, "accelerate: " + describe(call) + " " + how + tell_story(reports));
 }
 

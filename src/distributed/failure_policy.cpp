@@ -64,7 +64,7 @@ void FailurePolicy::check_not_lost() const {
 void FailurePolicy::check_usable(const char* call, std::source_location where) {
   if (!failed_) return;
   const std::lock_guard lock(story_mutex_);
-  throw DistributedError(std::string(call) + at_line(where) + " cannot run: the group is unusable since " + story_);
+  throw DistributedError(std::string(call) + at_line(where) + " cannot run: the process group is unusable since " + story_);
 }
 
 bool FailurePolicy::is_lost(int look) const {
@@ -91,7 +91,7 @@ void FailurePolicy::wait(c10d::Work& work) {
     }
     if (!is_lost(look)) continue;
     abandon();
-    throw std::runtime_error("The collective cannot end, since the group is lost.");
+    throw std::runtime_error("The collective cannot complete: the process group is lost.");
   }
 }
 
@@ -99,7 +99,7 @@ void FailurePolicy::fail(const char* call, std::source_location where, const std
   std::string story =
       std::string(call) + at_line(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
   story += detective_ ? detective_->explain(reason, mismatch) : reason;
-  if (detective_ && !reason.empty()) story += "\nThe backend's words: " + reason;
+  if (detective_ && !reason.empty()) story += "\nBackend error: " + reason;
   if (logbook_) logbook_->end(Ending::failed);
   leave_failure_note(FailureNote::collective);  // the launcher must not blame this rank for ending before the cause
   {

@@ -41,7 +41,7 @@ class NoHostCollectives {
 
 /// The group cannot be used any more, because of a call that differs (by its number) or for a reason that is known already.
 struct GroupLost : std::runtime_error {
-  explicit GroupLost(int64_t differing = 0) : std::runtime_error("The group is lost."), mismatch(differing) {}
+  explicit GroupLost(int64_t differing = 0) : std::runtime_error("The process group is lost."), mismatch(differing) {}
   int64_t mismatch;
 };
 

@@ -61,7 +61,7 @@ std::string last_seen(const RankEntry& entry) {
   if (entry.calls.empty()) return "it had made no call yet";
   const Call& call = entry.calls.back();
   if (is_computing(call)) return fmt::format("last seen computing in {}", describe(call));
-  return call.ended == 0 ? fmt::format("last seen in {}, begun {} ago", describe(call), seconds(entry.read - call.began))
+  return call.ended == 0 ? fmt::format("last seen in {}, started {} ago", describe(call), seconds(entry.read - call.began))
                          : fmt::format("last seen in {}, which ended {} ago", describe(call), seconds(entry.read - call.ended));
 }
 
@@ -74,31 +74,31 @@ std::string what_it_does(const RankEntry& entry) {
       entry.calls.empty() ? "it has made no call yet" : "its last call was " + describe(entry.calls.back());
   if (entry.activity) return busy_with(entry) + "; " + before;
   const int64_t since = entry.calls.empty() ? entry.joined : entry.calls.back().ended;
-  return fmt::format("in its own code for {}; {}", seconds(entry.read - since), before);
+  return fmt::format("in user code for {}; {}", seconds(entry.read - since), before);
 }
 
 std::string describe_rank(const RankReport& report) {
   const auto& entry = report.entry;
   if (entry && entry->ending != Ending::none) {
-    const char* how = entry->ending == Ending::finished ? "finished, it left the group" : "failed, and left the group";
+    const char* how = entry->ending == Ending::finished ? "finished and left the group" : "failed and left the group";
     return fmt::format("{} {} ago; {}", how, seconds(entry->read - entry->ended),
                        entry->calls.empty() ? "it had made no call" : "its last call was " + describe(entry->calls.back()));
   }
   const std::string seen = entry ? "; " + last_seen(*entry) : "";
   switch (report.presence) {
     case Presence::gone:
-      return (report.pid == 0 ? "dead, its connections are closed" : fmt::format("dead, its process {} has ended", report.pid)) +
+      return (report.pid == 0 ? "dead, its connections are closed" : fmt::format("dead, its process {} has exited", report.pid)) +
              seen;
     case Presence::stopped:
       return fmt::format("not responding, its process {} is stopped{}", report.pid, seen);
     case Presence::silent:
-      return "not responding, it does not answer" + seen;
+      return "not responding to queries" + seen;
     case Presence::unknown:
-      return "not known, it could not be asked" + seen;
+      return "unknown, it could not be reached" + seen;
     case Presence::running:
       break;
   }
-  return entry ? what_it_does(*entry) : fmt::format("running as process {}, and its notes cannot be read", report.pid);
+  return entry ? what_it_does(*entry) : fmt::format("running as process {}, but its call log cannot be read", report.pid);
 }
 
 /// "Rank 2", "Ranks 2, 3 and 5".
@@ -139,11 +139,11 @@ std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t nu
       nested = nested || call->nested[0] != '\0';
       text += fmt::format("{} {}{} on rank {}", comma, all_that_agrees(*call), place_of(*call), rank);
     } else if (newest_number(reports[rank]) > number) {
-      text += fmt::format("{} too long ago to be known on rank {}", comma, rank);
+      text += fmt::format("{} no longer recorded on rank {}", comma, rank);
     }
   }
-  text += ". All must make the same calls in the same order, with the same shapes and dtypes. ";
-  return nested ? text + "Nested data must be nested alike, with the same names (t is a tensor). " : text;
+  text += ". All ranks must make the same calls in the same order, with the same shapes and dtypes. ";
+  return nested ? text + "Nested data must have the same structure and names (t is a tensor). " : text;
 }
 
 std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
@@ -169,7 +169,7 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
   const std::string call = fmt::format(" not reached call {}. ", front);
   say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
          [&](const RankReport& r) { return is_there(r) && !has_reached(r, front); });
-  say_of(story, reports, " could not be asked. ", " could not be asked. ",
+  say_of(story, reports, " could not be reached. ", " could not be reached. ",
          [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
   return story.empty() ? "All ranks have reached it. " : story;
 }

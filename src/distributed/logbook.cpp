@@ -70,7 +70,8 @@ int new_memory() {
   const int descriptor = ::memfd_create("accelerate logbook", MFD_CLOEXEC);
   if (descriptor < 0 || ::ftruncate(descriptor, sizeof(LogbookPage)) != 0) {
     if (descriptor >= 0) ::close(descriptor);
-    throw DistributedError(std::string("No memory could be made for the notes about calls: ") + std::strerror(errno) + ".");
+    throw DistributedError(std::string("Cannot create shared memory for the log of collective calls: ") + std::strerror(errno) +
+                           ".");
   }
   return descriptor;
 }
@@ -113,7 +114,8 @@ int64_t logbook_now() { return std::chrono::steady_clock::now().time_since_epoch
 
 Logbook::Logbook() : Logbook(new_memory()) {
   if (page_ == nullptr) {
-    throw DistributedError(std::string("The memory for the notes about calls cannot be mapped: ") + std::strerror(errno) + ".");
+    throw DistributedError(std::string("Cannot map the shared memory of the log of collective calls: ") + std::strerror(errno) +
+                           ".");
   }
   new (page_) LogbookPage;  // memory of a new file is zero, which is what a new page holds
   page_->joined = logbook_now();

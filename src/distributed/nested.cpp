@@ -59,13 +59,13 @@ void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking) 
 
 int64_t find_batch_size(const Leaves& leaves) {
   if (leaves.tensors.empty()) {
-    throw UsageError("find_batch_size needs a tensor to look at and was given " +
+    throw UsageError("find_batch_size needs a tensor and was given " +
                      (leaves.other.empty() ? "an empty container" : leaves.other) + ".");
   }
   const at::Tensor& first = *leaves.tensors.front();
   if (!first.defined() || first.dim() == 0) {
     throw UsageError(
-        "find_batch_size looks at the first dimension of the first tensor, and that one has none: " + describe(first) + ".");
+        "find_batch_size reads the first dimension of the first tensor, which has no dimensions: " + describe(first) + ".");
   }
   return first.size(0);
 }
@@ -73,7 +73,7 @@ int64_t find_batch_size(const Leaves& leaves) {
 void slice_tensors(const Leaves& leaves, int64_t start, int64_t stop) {
   for (at::Tensor* tensor : leaves.tensors) {
     if (!tensor->defined() || tensor->dim() == 0)
-      throw UsageError("slice_tensors takes rows, and " + describe(*tensor) + " has none.");
+      throw UsageError("slice_tensors slices the first dimension, and " + describe(*tensor) + " has none.");
     *tensor = tensor->slice(0, start, stop);
   }
 }
@@ -97,13 +97,13 @@ void pad_input_tensors(const Leaves& leaves, int64_t batch_size, int64_t num_pro
 }
 
 void concatenate(const std::vector<Leaves>& parts, int64_t dim) {
-  if (parts.empty()) throw UsageError("concatenate was given nothing to join.");
+  if (parts.empty()) throw UsageError("concatenate needs at least one tensor.");
   if (parts.size() == 1) return;
   for (const auto& part : parts) {
     if (!part.other.empty()) throw UsageError("concatenate joins tensors and was given " + part.other + ".");
     if (part.outline != parts.front().outline) {
-      throw UsageError("concatenate joins pieces that are nested alike (t is a tensor): the first is " + parts.front().outline +
-                       ", another one " + part.outline + ".");
+      throw UsageError("concatenate needs parts of the same structure (t is a tensor): the first is " + parts.front().outline +
+                       ", another is " + part.outline + ".");
     }
   }
   for (size_t i = 0; i < parts.front().tensors.size(); ++i) {

@@ -73,7 +73,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnv
 /// Returns when every process has reached the same `stage`; names those that have not.
 void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& store, const std::string& stage,
           std::chrono::milliseconds patience) {
-  within(patience + std::chrono::seconds(1), "the store where the processes meet does not answer", [=] {
+  within(patience + std::chrono::seconds(1), "the rendezvous store does not answer", [=] {
     std::vector<std::string> keys;
     for (int rank = 0; rank < me.num_processes; ++rank) keys.push_back(stage + "/" + std::to_string(rank));
     store->set(keys[static_cast<size_t>(me.process_index)], std::vector<uint8_t>{1});
@@ -85,7 +85,7 @@ void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& st
         if (!store->check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
       }
       throw std::runtime_error("these ranks did not join within " + std::to_string(patience.count() / 1000) +
-                               " s: " + (missing.empty() ? "none, but late" : missing) +
+                               " s: " + (missing.empty() ? "none, but some joined too late" : missing) +
                                ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
     }
   });

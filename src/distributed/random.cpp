@@ -16,13 +16,13 @@ at::Generator generator_for(const ProcessState& state, RngType type, const std::
       return at::globalContext().defaultGenerator(at::kCPU);
     case RngType::cuda:
       if (!state.device().is_cuda()) {
-        throw UsageError("synchronize_rng_states was asked for cuda, and this process runs on " + state.device().str() + ".");
+        throw UsageError("synchronize_rng_states was asked for cuda, but this process runs on " + state.device().str() + ".");
       }
       return at::globalContext().defaultGenerator(state.device());
     case RngType::generator:
       break;
   }
-  if (!given || !given->defined()) throw UsageError("synchronize_rng_states was asked for a generator and given none.");
+  if (!given || !given->defined()) throw UsageError("synchronize_rng_states was asked for a generator, but was given none.");
   return *given;
 }
 

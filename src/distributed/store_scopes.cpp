@@ -29,9 +29,7 @@ std::string end_key(int rank) { return "end/" + std::to_string(rank); }
 std::string StoreScopes::enter(const char* call, const std::string& prefix, bool goes_first, int first,
                                std::source_location where) {
   if (!store_) {
-    throw UsageError(
-        std::string(call) +
-        " needs the store that the processes met in, and the process group handed in has none: construct it with one.");
+    throw UsageError(std::string(call) + " needs a store, but the given process group has none: construct it with one.");
   }
   std::string key = prefix + std::to_string(entered_++);
   if (goes_first) {
@@ -75,12 +73,12 @@ void StoreScopes::wait_for(const std::string& key, int from, const char* call, s
         const bool lost = detective && (detective->is_lost() || detective->has_left(from));
         const bool host_lost = detective && detective->store_is_lost();
         if (!host_lost && store->check({key})) return;
-        if (lost) throw std::runtime_error("The scope will not open, since the group is lost.");
+        if (lost) throw std::runtime_error("The scope cannot be entered: the process group is lost.");
         std::this_thread::sleep_for(pause);
       }
       throw std::runtime_error("Timed out after " + std::to_string(limit.count()) + " ms.");
     };
-    within(timeout_ + std::chrono::seconds(1), "Timed out: the store that rank 0 serves does not answer.", poll);
+    within(timeout_ + std::chrono::seconds(1), "Timed out: the store that rank 0 hosts does not answer.", poll);
   });
 }
 

@@ -83,7 +83,7 @@ template <class T>
 const T& Value::as() const {
   if (const T* content = std::get_if<T>(&data_)) return *content;
   const Value wanted{T{}};
-  throw UsageError(std::string("A value of kind ") + to_string(wanted.kind()) + " was asked for, and " + to_string(*this) +
+  throw UsageError(std::string("Expected a value of kind ") + to_string(wanted.kind()) + ", but " + to_string(*this) +
                    " is of kind " + to_string(kind()) + ".");
 }
 
@@ -97,7 +97,7 @@ template const StateDict& Value::as<StateDict>() const;
 template const at::Tensor& Value::as<at::Tensor>() const;
 
 void Value::throw_out_of_range(int64_t number) {
-  throw UsageError("The integer " + std::to_string(number) + " does not fit into the type that was asked for. Ask for int64_t.");
+  throw UsageError("The integer " + std::to_string(number) + " does not fit the requested type. Use int64_t.");
 }
 
 double Value::real() const { return kind() == Kind::integer ? static_cast<double>(as<int64_t>()) : as<double>(); }

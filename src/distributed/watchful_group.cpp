@@ -137,7 +137,7 @@ void CollectiveWatch::watch() {
     shared_->changed.wait_for(lock, kFutureLook, [&] { return shared_->ending || !shared_->failed.empty(); });
     const bool looks = !shared_->under_way.empty();
     lock.unlock();
-    if (looks && is_lost_()) shared_->give_up("The collective cannot end, since the group is lost.");
+    if (looks && is_lost_()) shared_->give_up("The collective cannot complete: the process group is lost.");
     tell_failed();
     lock.lock();
   }

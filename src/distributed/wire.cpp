@@ -35,7 +35,7 @@ void put_tensor(std::string& bytes, const at::Tensor& tensor) {
   if (!tensor.defined()) return;
   if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
     throw UsageError(
-        "Only dense tensors travel as objects; this one is sparse, quantized or on the meta device. Send its parts.");
+        "Only dense tensors can be sent as objects; this one is sparse, quantized or on the meta device. Send its parts.");
   }
   const at::Tensor elements = plain(tensor.cpu());
   put<int8_t>(bytes, static_cast<int8_t>(elements.scalar_type()));
@@ -46,7 +46,7 @@ void put_tensor(std::string& bytes, const at::Tensor& tensor) {
 }
 
 void put_value(std::string& bytes, const Value& value, int level) {
-  if (level > kMostLevels) throw UsageError("An object of more than 200 levels cannot be sent: is it part of itself?");
+  if (level > kMostLevels) throw UsageError("An object nested deeper than 200 levels cannot be sent: does it contain itself?");
   put<uint8_t>(bytes, static_cast<uint8_t>(value.kind()));
   switch (value.kind()) {
     case Value::Kind::none:
@@ -126,7 +126,7 @@ class Reader {
 
  private:
   [[noreturn]] static void broken() {
-    throw DistributedError("An object arrived damaged: do all processes run the same version of this program?");
+    throw DistributedError("A received object is corrupt: do all ranks run the same version of this program?");
   }
 
   std::string_view take(uint64_t size) {
@@ -195,7 +195,7 @@ Value decode(std::string_view bytes) {
   Reader reader(bytes);
   Value value = reader.value(0);
   if (!reader.at_end())
-    throw DistributedError("An object arrived with bytes to spare: do all processes run the same version of this program?");
+    throw DistributedError("A received object has trailing bytes: do all ranks run the same version of this program?");
   return value;
 }
 

@@ -92,7 +92,7 @@ void check_address(const LaunchEnvironment& me) {
   if (found) freeaddrinfo(found);
   if (error != 0) {
     throw ConfigError("MASTER_ADDR=" + me.master_address + " cannot be resolved (" + gai_strerror(error) +
-                      "): set it to the name or address of the machine that runs rank 0, as every machine knows it.");
+                      "): set it to a host name or IP address of rank 0 that every host can resolve.");
   }
 }
 
@@ -123,8 +123,8 @@ StorePointer host_store(const LaunchEnvironment& me, std::chrono::milliseconds p
     const std::string text = words_of(error);
     if (text.find("EADDRINUSE") != std::string::npos || text.find("ddress already in use") != std::string::npos) {
       throw ConfigError("MASTER_PORT=" + std::to_string(me.master_port) +
-                        " is in use on this machine, and rank 0 must listen there: set MASTER_PORT to a "
-                        "free port, or let `accelerate launch --main_process_port 0` choose one.");
+                        " is already in use on this host, where rank 0 must listen: set MASTER_PORT to a free port, or let "
+                        "`accelerate launch --main_process_port 0` choose one.");
     }
     throw DistributedError("Rank 0 could not listen at " + place(me) + ": " + text);
   }
@@ -152,7 +152,7 @@ std::vector<std::string> claim_keys(const LaunchEnvironment& me) {
   }
   throw DistributedError(rank_of(mine.me) + " could not connect to its peers: these ranks did not join within " +
                          std::to_string(mine.patience.count() / 1000) +
-                         " s: " + (missing.empty() ? "none, but too late" : missing) +
+                         " s: " + (missing.empty() ? "none, but some joined too late" : missing) +
                          ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE.");
 }
 
@@ -209,19 +209,19 @@ StorePointer host_round(const Attendance& mine, const StorePointer& tcp) {
 /// Why rank 0 would not have us, and what to do about it; empty when it would.
 std::string reason_to_refuse(const Attendance& mine, const RankCard& offer) {
   if (!same_job(mine.card, offer)) {
-    return "rank 0 there is of another job: " + describe(offer) +
-           ". Give each job a MASTER_PORT of its own, and all ranks of a job the same WORLD_SIZE and ACCELERATE_RUN_ID; without "
-           "an id their programs must have the same name.";
+    return "rank 0 there belongs to another job: " + describe(offer) +
+           ". Give each job its own MASTER_PORT, and all ranks of a job the same WORLD_SIZE and ACCELERATE_RUN_ID. Without a run "
+           "id, all ranks must run a program of the same name.";
   }
   constexpr const char* remedy = " Give all ranks the same ACCELERATE_RENDEZVOUS_SECRET or ACCELERATE_RENDEZVOUS_SECRET_FILE.";
   auto unproved = offer;
   unproved.proof.clear();
   if (offer.proof.empty() && mine.secret.given())
-    return std::string("rank 0 has no shared secret, and this rank has one.") + remedy;
+    return std::string("rank 0 has no shared secret, but this rank has one.") + remedy;
   if (!offer.proof.empty() && !mine.secret.given())
-    return std::string("rank 0 has a shared secret, and this rank has none.") + remedy;
+    return std::string("rank 0 has a shared secret, but this rank has none.") + remedy;
   if (!mine.secret.proves(offer.proof, {"offer", mine.prefix, unproved.to_text()}))
-    return std::string("the shared secret of this rank is not that of rank 0.") + remedy;
+    return std::string("the shared secret of this rank differs from that of rank 0.") + remedy;
   return "";
 }
 
@@ -241,11 +241,10 @@ void claim_rank(const Attendance& mine, const std::string& offer, c10d::Store& r
   const std::string held = as_text(round.compareSet(claim_key(card.rank), {}, as_value(claim)));
   if (held == claim) return;
   const auto holder = RankCard::parse(held);
-  refuse(
-      mine, round,
-      "that rank is claimed already" + (holder ? ", by " + describe(*holder) : "") +
-          ". Give every process another RANK, and each job a MASTER_PORT of its own. If that process has died, start all ranks "
-          "of the job again.");
+  refuse(mine, round,
+         "that rank is already claimed" + (holder ? ", by " + describe(*holder) : "") +
+             ". Give every process a distinct RANK, and each job its own MASTER_PORT. If that process has died, restart all "
+             "ranks of the job.");
 }
 
 void await_admission(const Attendance& mine, const std::string& offer, c10d::Store& group, c10d::Store& round) {
@@ -270,7 +269,7 @@ void check_admission(const Attendance& mine, const std::string& offer, c10d::Sto
   const std::string answer = as_text(round.get("admitted"));
   if (!answer.starts_with("yes") || !mine.secret.proves(answer.substr(3), {"admitted", offer, claims}))
     throw ConfigError(rank_of(mine.me) + " found a process at " + place(mine.me) +
-                      " that failed authentication with the shared secret: check who listens there.");
+                      " that failed authentication with the shared secret: check which process listens there.");
 }
 
 /// One attempt to reach rank 0's store and to be admitted. While rank 0 ends an earlier group its old server may still answer and
@@ -280,7 +279,7 @@ StorePointer join_round(const Attendance& mine) {
   const auto group = below(tcp, mine.prefix);
   const std::string offer = as_text(group->get("host"));
   const auto host = RankCard::parse(offer);
-  if (!host) throw ConfigError(rank_of(mine.me) + " found no rank 0 of this version of the library at " + place(mine.me) + ".");
+  if (!host) throw ConfigError(rank_of(mine.me) + " found no rank 0 with this version of the library at " + place(mine.me) + ".");
   const auto round = below(tcp, mine.prefix + "/" + host->nonce);
   if (const std::string reason = reason_to_refuse(mine, *host); !reason.empty()) refuse(mine, *round, reason);
   claim_rank(mine, offer, *round);
@@ -302,11 +301,11 @@ StorePointer find_round(const Attendance& mine) {
         std::this_thread::sleep_for(kRetryPause);
         continue;
       }
-      throw DistributedError(rank_of(mine.me) + " did not find rank 0 at " + place(mine.me) + " within " +
-                             std::to_string(static_cast<double>(mine.patience.count()) / 1000.0).substr(0, 5) +
-                             " s: start all processes, and check that the address is that of rank 0's machine and that the port "
-                             "is open. " +
-                             words_of(error));
+      throw DistributedError(
+          rank_of(mine.me) + " did not find rank 0 at " + place(mine.me) + " within " +
+          std::to_string(static_cast<double>(mine.patience.count()) / 1000.0).substr(0, 5) +
+          " s: start all ranks, and check that the address is that of rank 0's host and that the port is open. " +
+          words_of(error));
     }
   }
 }

@@ -41,7 +41,7 @@ RendezvousSecret RendezvousSecret::read(const Environment& environment) {
   if (secret.secret_.size() < kShortestSecret)
     throw ConfigError(std::string(text ? kSecretVariable : kSecretFileVariable) + " gives a secret of " +
                       std::to_string(secret.secret_.size()) + " characters: expected " + std::to_string(kShortestSecret) +
-                      " or more, such as `openssl rand -hex 32` prints.");
+                      " or more, for example the output of `openssl rand -hex 32`.");
   return secret;
 }
 

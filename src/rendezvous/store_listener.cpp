@@ -80,11 +80,11 @@ StoreListener listen_for_ranks(const std::string& address, int port) {
   std::erase_if(own, [](const SocketAddress& candidate) { return !is_own(candidate); });
   std::string reason;
   if (own.empty()) {
-    reason = "is no address of this host";
+    reason = "is not an address of this host";
   } else if (own.size() > 1) {
-    reason = "means several addresses of this host";
+    reason = "resolves to several addresses of this host";
   } else if (!is_numeric(name) && own.front().is_loopback()) {
-    reason = "means a loopback address on this host, and another one to the other hosts";
+    reason = "resolves to a loopback address on this host, and to another address on other hosts";
   } else {
     own.front().set_port(port);
     const int socket = bind_to(own.front());
@@ -94,8 +94,9 @@ StoreListener listen_for_ranks(const std::string& address, int port) {
   }
   return {.reached_at = kLoopbackAddress,
           .warning = "MASTER_ADDR=" + address + " " + reason + ": rank 0 listens at all addresses of this host, port " +
-                     std::to_string(port) + ". Set MASTER_ADDR to the one address that the other hosts reach this one by, or " +
-                     "protect the port (ACCELERATE_RENDEZVOUS_SECRET_FILE, a firewall)."};
+                     std::to_string(port) +
+                     ". Set MASTER_ADDR to the address at which other hosts reach this one, or protect the port "
+                     "(ACCELERATE_RENDEZVOUS_SECRET_FILE, a firewall)."};
 }
 
 }  // namespace accelerate::detail

@@ -32,9 +32,9 @@ void mistakes(accelerate::Accelerator& accelerator, torch::optim::SGD& sgd, std:
   accelerator.prepare(torch::optim::SGD(std::vector<at::Tensor>(), 1));
   // expect: a struct with constructors, private members or virtual
   accelerator.gather(WithConstructor());
-  // expect: a struct with a base class cannot be taken apart
+  // expect: a struct with a base class cannot be decomposed
   accelerator.gather(Derived());
-  // expect: no tensor can be in this type: text and numbers alone
+  // expect: this type cannot hold a tensor: send text and numbers
   accelerator.gather(1.0);
   // expect: gather_for_metrics takes tensors, and numbers, text or
   accelerator.gather_for_metrics(1.0);

@@ -46,9 +46,9 @@ TEST(HangStory, TellsWhoWaitsAndWhoIsElsewhere) {
                         report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
             "  - Rank 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
-            "  - Rank 1: in its own code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 1: in user code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
             "  - Rank 2: in load_file of w.safetensors for 10.0 s; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Rank 3: in its own code for 40.0 s; it has made no call yet");
+            "  - Rank 3: in user code for 40.0 s; it has made no call yet");
 }
 
 TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
@@ -62,14 +62,14 @@ TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
                         RankReport{.presence = Presence::silent}, RankReport{.presence = Presence::gone}, RankReport{}}),
             "Ranks 0 and 5 are dead. Rank 1 has finished and left the group. Rank 2 has failed. Ranks 3 and 4 are "
             "not responding.\n"
-            "  - Rank 0: dead, its process 7 has ended; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
-            "  - Rank 1: finished, it left the group 5.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
-            "  - Rank 2: failed, and left the group 1.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 0: dead, its process 7 has exited; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
+            "  - Rank 1: finished and left the group 5.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 2: failed and left the group 1.0 s ago; its last call was gather (call 1) at train.cpp:10\n"
             "  - Rank 3: not responding, its process 7 is stopped; last seen in gather (call 1) at train.cpp:10, which ended "
             "19.0 s ago\n"
-            "  - Rank 4: not responding, it does not answer\n"
+            "  - Rank 4: not responding to queries\n"
             "  - Rank 5: dead, its connections are closed\n"
-            "  - Rank 6: not known, it could not be asked");
+            "  - Rank 6: unknown, it could not be reached");
 }
 
 TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
@@ -96,8 +96,8 @@ TEST(HangStory, ACallThatDiffersIsNamedAlsoByThoseThatHaveForgottenIt) {
                   report_of(Presence::running, {call_of(1, "gather", 70, 71)})},
                  2);
   EXPECT_TRUE(
-      story.starts_with("Call 2 is not the same on all ranks: reduce by sum at train.cpp:20 on rank 0, too long ago to be "
-                        "known on rank 1. All must make the same calls in the same order, with the same shapes and dtypes. "
+      story.starts_with("Call 2 is not the same on all ranks: reduce by sum at train.cpp:20 on rank 0, no longer recorded on "
+                        "rank 1. All ranks must make the same calls in the same order, with the same shapes and dtypes. "
                         "Rank 2 has not reached call 2.\n"))
       << story;
 }
@@ -120,7 +120,7 @@ TEST(HangStory, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither)
   EXPECT_EQ(tell_story(reports),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
             "  - Rank 0: waiting for 2.0 s in backward (call 2) at train.cpp:20\n"
-            "  - Rank 1: in its own code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
+            "  - Rank 1: in user code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
             "  - Rank 2: computing for 5.0 s in backward (call 2) at train.cpp:20\n"
             "  - Rank 3: waiting for 20.0 s in main_process_first (call 1) at train.cpp:10");
 }

@@ -133,7 +133,7 @@ TEST(HandedInGroup, AProgramWhoseNotesCannotBeReadIsRefusedWhenItJoins) {
       return;
     }
     expect_parts(message_of<accelerate::DistributedError>([&] { peers.watch("host", {}, here); }),
-                 {"a peer is of another version of this library"});
+                 {"a peer uses another version of this library"});
   });
 }
 

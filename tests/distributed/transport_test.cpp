@@ -93,7 +93,7 @@ TEST(Transport, WhatItThrowsIsToldByEveryLaterCallWhichSendsNothing) {
   const std::string first = error_of_reduce(*peers);
   EXPECT_NE(first.find("failed on rank 0 of 1: the cable is cut"), std::string::npos) << first;
   ledger.broken = false;
-  EXPECT_NE(error_of_reduce(*peers).find("cannot run: the group is unusable since " + first), std::string::npos);
+  EXPECT_NE(error_of_reduce(*peers).find("cannot run: the process group is unusable since " + first), std::string::npos);
   EXPECT_EQ(ledger.calls.size(), 1U);
 }
 

@@ -184,7 +184,7 @@ TEST(Starting, APortInUseIsToldAtOnce) {
   const auto result =
       probe("state", {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_PORT", occupied.port()}});
   EXPECT_EQ(result.exit_code, 3);
-  EXPECT_NE(result.output.find("MASTER_PORT=" + occupied.port() + " is in use"), std::string::npos)
+  EXPECT_NE(result.output.find("MASTER_PORT=" + occupied.port() + " is already in use"), std::string::npos)
       << result.output << result.errors;
 }
 
@@ -227,7 +227,7 @@ TEST(Failing, ALostPeerIsToldByEveryoneAndTheGroupStaysUnusable) {
     EXPECT_NE(text.find("gather at "), std::string::npos) << text;
     EXPECT_NE(text.find("processes/probe.cpp:"), std::string::npos) << text;
     EXPECT_NE(text.find("failed on rank " + std::to_string(rank) + " of 3"), std::string::npos) << text;
-    EXPECT_NE(text.find("the group is unusable since gather at"), std::string::npos) << text;
+    EXPECT_NE(text.find("the process group is unusable since gather at"), std::string::npos) << text;
   }
 }
 

@@ -24,7 +24,7 @@ std::string normalised(std::string text) {
   text = std::regex_replace(text, std::regex("(scenes\\.cpp):[0-9]+"), "$1:N");
   text = std::regex_replace(text, std::regex("[0-9]+\\.[0-9]+ s"), "T s");
   text = std::regex_replace(text, std::regex("its process [0-9]+"), "its process P");
-  return std::regex_replace(text, std::regex("The backend's words: [^\n]*\n"), "");
+  return std::regex_replace(text, std::regex("Backend error: [^\n]*\n"), "");
 }
 
 /// A scene on several ranks. `per_machine` of them share a machine; 0: all do.
@@ -51,7 +51,7 @@ class Scene {
 /// Rank 0 comes late to the barrier on purpose. Whether the death is told before or after it has come is up to the machine,
 /// and either is true: its line is read as if it had come.
 std::string as_if_all_had_come(const std::string& text) {
-  static const std::regex kOnItsWay("Rank 0: in its own code for T s; it has made no call yet");
+  static const std::regex kOnItsWay("Rank 0: in user code for T s; it has made no call yet");
   return std::regex_replace(text, kOnItsWay, "Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N");
 }
 
@@ -61,7 +61,7 @@ TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
       "Rank 2 is dead.\n"
       "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Rank 2: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+      "  - Rank 2: dead, its process P has exited; last seen in wait_for_everyone (call 1) at scenes.cpp:N, started T s ago\n";
   for (int rank : {0, 1}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
@@ -77,7 +77,7 @@ TEST(Scenes, ARankThatReturnsEarlyIsNamedAsFinished) {
     EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 3: Rank 2 has finished and left the group.\n"),
               std::string::npos)
         << heard;
-    EXPECT_NE(heard.find("  - Rank 2: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at "
+    EXPECT_NE(heard.find("  - Rank 2: finished and left the group T s ago; its last call was gather of float32[2] (call 1) at "
                          "scenes.cpp:N\n"),
               std::string::npos)
         << heard;
@@ -89,7 +89,7 @@ TEST(Scenes, ARankThatAnExceptionEndedIsNamedAsFailed) {
   Scene scene("throws_early", 2);
   const std::string heard = scene.output(0);
   EXPECT_NE(heard.find("Rank 1 has failed.\n"), std::string::npos) << heard;
-  EXPECT_NE(heard.find("  - Rank 1: failed, and left the group T s ago; it had made no call\n"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("  - Rank 1: failed and left the group T s ago; it had made no call\n"), std::string::npos) << heard;
   EXPECT_EQ(scene.output(1), "left by: on purpose\n");
 }
 
@@ -145,7 +145,7 @@ void expect_mismatches(Scene& scene, int size, const std::vector<Mismatch>& mism
       EXPECT_EQ(stories[i].find("Call 2 is not the same on all ranks: "), 0U) << stories[i];
       EXPECT_NE(stories[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on rank ")), std::string::npos) << stories[i];
       EXPECT_NE(stories[i].find(other + " at scenes.cpp:N on rank " + last +
-                                ". All must make the same calls in the same order, with the same shapes and dtypes."),
+                                ". All ranks must make the same calls in the same order, with the same shapes and dtypes."),
                 std::string::npos)
           << stories[i];
     }
@@ -185,7 +185,7 @@ TEST(Scenes, AMismatchIsToldWithALineForEachProcess) {
   const std::string output = scene.output(0), start = "call on rank 0 heard: gather at scenes.cpp:N failed on rank 0 of 2: ";
   const std::string story =
       "Call 2 is not the same on all ranks: gather of float32[2] at scenes.cpp:N on rank 0, wait_for_everyone at "
-      "scenes.cpp:N on rank 1. All must make the same calls in the same order, with the same shapes and dtypes.\n"
+      "scenes.cpp:N on rank 1. All ranks must make the same calls in the same order, with the same shapes and dtypes.\n"
       "  - Rank 0: waiting for T s in gather of float32[2] (call 2) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n";
   EXPECT_EQ(output.find(start + story), 0U) << output;
@@ -217,7 +217,7 @@ TEST(Scenes, ARankThatRunsFarAheadIsHeldUpSoThatEveryCallCanBeCompared) {
   EXPECT_EQ(scene.errors_so_far(0).find("accelerate: main_process_first (call 512) at scenes.cpp:N has been waiting"), 0U);
   scene.leave_file("warned");
   for (int rank : {0, 1}) {
-    EXPECT_NE(scene.output(rank).find("Call 5 is not the same on all ranks: too long ago to be known on rank 0, "
+    EXPECT_NE(scene.output(rank).find("Call 5 is not the same on all ranks: no longer recorded on rank 0, "
                                       "wait_for_everyone at scenes.cpp:N on rank 1."),
               std::string::npos)
         << scene.output(rank);
@@ -230,7 +230,7 @@ TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
       "Rank 2 has not reached call 2.\n"
       "  - Rank 0: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
-      "  - Rank 2: in its own code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
+      "  - Rank 2: in user code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
   EXPECT_EQ(scene.output(0), "process 0 heard: gather at scenes.cpp:N failed on rank 0 of 3: " + story);
   EXPECT_EQ(scene.output(1), "process 1 heard: gather at scenes.cpp:N failed on rank 1 of 3: " + story);
   EXPECT_EQ(scene.errors(0) + scene.errors(1),
@@ -246,8 +246,8 @@ TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
   EXPECT_EQ(scene.errors(0),
             "accelerate: gather of float32[2] (call 1) at scenes.cpp:N has been waiting for T s. Rank 1 has not reached call 1.\n"
             "  - Rank 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n"
-            "  - Rank 1: in its own code for T s; it has made no call yet\n"
-            "accelerate: gather of float32[2] (call 1) at scenes.cpp:N goes on, after T s.\n");
+            "  - Rank 1: in user code for T s; it has made no call yet\n"
+            "accelerate: gather of float32[2] (call 1) at scenes.cpp:N resumed after T s.\n");
 }
 
 TEST(Scenes, ANewWarningSaysWhatHasChangedAndOnlyThat) {
@@ -265,13 +265,13 @@ TEST(Scenes, ANewWarningSaysWhatHasChangedAndOnlyThat) {
   EXPECT_EQ(scene.output(0), "process 0 went on\n");
   const std::string call = "accelerate: gather of float32[2] (call 1) at scenes.cpp:N ";
   const std::string waits = "  - Rank 0: waiting for T s in gather of float32[2] (call 1) at scenes.cpp:N\n";
-  const std::string runs = "  - Rank 1: in its own code for T s; it has made no call yet\n";
+  const std::string runs = "  - Rank 1: in user code for T s; it has made no call yet\n";
   EXPECT_EQ(scene.errors(0),
             call + "has been waiting for T s. Rank 1 has not reached call 1.\n" + waits + runs +  //
-                call + "is still waiting after T s, and things have changed. Rank 1 is not responding.\n" + waits +
+                call + "is still waiting after T s, and the state of the ranks has changed. Rank 1 is not responding.\n" + waits +
                 "  - Rank 1: not responding, its process P is stopped; it had made no call yet\n" +  //
-                call + "is still waiting after T s, and things have changed. Rank 1 has not reached call 1.\n" + waits + runs +
-                call + "goes on, after T s.\n");
+                call + "is still waiting after T s, and the state of the ranks has changed. Rank 1 has not reached call 1.\n" +
+                waits + runs + call + "resumed after T s.\n");
 }
 
 TEST(Scenes, WhenWhoWarnsIsStoppedAnotherOneTakesOver) {
@@ -295,8 +295,8 @@ TEST(Scenes, WhoWaitsForGradientsAndWhoStillCalculatesThemIsToldApart) {
   EXPECT_EQ(scene.errors(0),
             "accelerate: backward (call 4) at scenes.cpp:N has been waiting for T s. Rank 1 has not reached call 4.\n"
             "  - Rank 0: waiting for T s in backward (call 4) at scenes.cpp:N\n"
-            "  - Rank 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
-            "accelerate: backward (call 4) at scenes.cpp:N goes on, after T s.\n");
+            "  - Rank 1: in user code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) at scenes.cpp:N resumed after T s.\n");
   EXPECT_EQ(scene.output(1), "process 1 went on\n");
   EXPECT_EQ(scene.errors(1), "");
 }
@@ -310,8 +310,8 @@ TEST(Scenes, ARankThatWaitsInABackwardPassOfLibTorchsOwnIsToldToo) {
   EXPECT_EQ(scene.errors(0),
             "accelerate: backward (call 4) has been waiting for T s. Rank 1 has not reached call 4.\n"
             "  - Rank 0: waiting for T s in backward (call 4)\n"
-            "  - Rank 1: in its own code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
-            "accelerate: backward (call 4) goes on, after T s.\n");
+            "  - Rank 1: in user code for T s; its last call was prepare of uint8[40] (call 3) at scenes.cpp:N\n"
+            "accelerate: backward (call 4) resumed after T s.\n");
 }
 
 TEST(Scenes, NoWarningWhenWarningsAreOff) {
@@ -379,7 +379,7 @@ TEST(Scenes, TheStoresHostGoneIsToldAtOnceAndNotWaitedFor) {
         heard.find("main_process_first at scenes.cpp:N failed on rank " + std::to_string(rank) + " of 3: Rank 0 is dead.\n"),
         std::string::npos)
         << heard;
-    EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since main_process_first"),
+    EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the process group is unusable since main_process_first"),
               std::string::npos)
         << heard;
     EXPECT_LT(scene.rank(rank).wait().seconds, 20);
@@ -392,20 +392,20 @@ TEST(Scenes, AScopeWhoseOwnerDiesInsideIsNotWaitedFor) {
   scene.leave_file("go");
   EXPECT_EQ(scene.output(1),
             "left by: local_main_process_first at scenes.cpp:N failed on rank 1 of 2: Rank 0 is dead.\n"
-            "  - Rank 0: dead, its process P has ended; last seen in local_main_process_first (call 1) at scenes.cpp:N, which "
+            "  - Rank 0: dead, its process P has exited; last seen in local_main_process_first (call 1) at scenes.cpp:N, which "
             "ended T s ago\n"
             "  - Rank 1: waiting for T s in local_main_process_first (call 1) at scenes.cpp:N\n");
 }
 
 TEST(Scenes, InDebugModeDifferentCallsAreAnErrorBeforeAnythingIsSentAndTheGroupStaysUsable) {
   Scene scene("disagree_in_debug_mode", 2, {{"ACCELERATE_DEBUG_MODE", "1"}});
-  const std::string all = "All must make the same calls in the same order.\n";
+  const std::string all = "All ranks must make the same calls in the same order.\n";
   EXPECT_EQ(scene.output(0),
-            "process 0 heard: gather at scenes.cpp:N cannot run: the processes make different calls. " + all +
+            "process 0 heard: gather at scenes.cpp:N cannot run: the ranks make different calls. " + all +
                 "  - Rank 0: gather of float32[2] at scenes.cpp:N\n"
                 "  - Rank 1: wait_for_everyone at scenes.cpp:N\n"
                 "process 0 heard nothing\n"
-                "process 0 heard: broadcast_object_list at scenes.cpp:N cannot run: the processes make different calls. " +
+                "process 0 heard: broadcast_object_list at scenes.cpp:N cannot run: the ranks make different calls. " +
                 all +
                 "  - Rank 0: broadcast_object_list of a list from 0 at scenes.cpp:N\n"
                 "  - Rank 1: gather_object of a list at scenes.cpp:N\n");
@@ -450,7 +450,7 @@ TEST_P(KilledInBackward, IsNamedOnAllOthersWithinFiveSeconds) {
                            ": Rank 1 is dead.\n"),
                 0U)
           << heard;
-      EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the group is unusable since backward"),
+      EXPECT_NE(heard.find("wait_for_everyone at scenes.cpp:N cannot run: the process group is unusable since backward"),
                 std::string::npos)
           << heard;
       EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
@@ -488,7 +488,7 @@ TEST(Scenes, AnEarlyEndOnAnotherMachineIsToldAsSuch) {
   EXPECT_EQ(finished.output(0),
             "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Rank 1 has finished and left the group.\n"
             "  - Rank 0: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n"
-            "  - Rank 1: finished, it left the group T s ago; its last call was gather of float32[2] (call 1) at scenes.cpp:N\n");
+            "  - Rank 1: finished and left the group T s ago; its last call was gather of float32[2] (call 1) at scenes.cpp:N\n");
   Scene failed("throws_early", 2, {}, 1);
   EXPECT_NE(failed.output(0).find("Rank 1 has failed.\n"), std::string::npos) << failed.output(0);
 }
@@ -500,7 +500,7 @@ TEST(Scenes, MachinesTellEachOther) {
       "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 2: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-      "  - Rank 3: dead, its process P has ended; last seen in wait_for_everyone (call 1) at scenes.cpp:N, begun T s ago\n";
+      "  - Rank 3: dead, its process P has exited; last seen in wait_for_everyone (call 1) at scenes.cpp:N, started T s ago\n";
   for (int rank : {0, 1, 2}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
@@ -521,7 +521,7 @@ TEST(Scenes, ARankOfAnotherMachineThatIsStoppedDoesNotAnswer) {
   EXPECT_EQ(scene.output(0),
             "process 0 heard: wait_for_everyone at scenes.cpp:N failed on rank 0 of 2: Rank 1 is not responding.\n"
             "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
-            "  - Rank 1: not responding, it does not answer\n");
+            "  - Rank 1: not responding to queries\n");
   scene.rank(1).signal(SIGCONT);
 }
 

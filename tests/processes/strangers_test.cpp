@@ -71,10 +71,12 @@ TEST(Strangers, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
   const OtherProgram other;
   const Meeting meeting;
   const auto first = meeting.start(0);
-  expect_refused(meeting.start(1, {}, other.path())->wait(), "of another job: rank 0 of 2 of program probe, no run id");
-  expect_refused(meeting.start(2, {{"WORLD_SIZE", "3"}})->wait(), "of another job: rank 0 of 2 of program probe");
+  expect_refused(meeting.start(1, {}, other.path())->wait(),
+                 "rank 0 there belongs to another job: rank 0 of 2 of program probe, no run id");
+  expect_refused(meeting.start(2, {{"WORLD_SIZE", "3"}})->wait(),
+                 "rank 0 there belongs to another job: rank 0 of 2 of program probe");
   expect_refused(meeting.start(1, {{"ACCELERATE_RUN_ID", "b"}})->wait(),
-                 "of another job: rank 0 of 2 of program probe, no run id");
+                 "rank 0 there belongs to another job: rank 0 of 2 of program probe, no run id");
   const auto second = meeting.start(1);
   expect_sum(*first, 3);
   expect_sum(*second, 3);
@@ -102,7 +104,7 @@ TEST(Strangers, TheSecondToClaimARankIsRefusedOnBothSides) {
   };
   wait_until("one of two to be refused", [&] { return refused(*one) || refused(*again); });
   const auto last = meeting.start(2, three);
-  expect_refused((refused(*one) ? one : again)->wait(), "that rank is claimed already, by rank 1 of 3 of program probe");
+  expect_refused((refused(*one) ? one : again)->wait(), "that rank is already claimed, by rank 1 of 3 of program probe");
   for (const auto* program : {&first, &last, refused(*one) ? &again : &one}) expect_sum(**program, 6);
   EXPECT_EQ(RunningProgram::occurrences(first->errors(), "claimed already"), 1) << first->errors();
 }
@@ -116,8 +118,8 @@ TEST(Strangers, WithoutTheSharedSecretAreRefusedOnBothSides) {
   const Meeting meeting;
   const auto first = meeting.start(0, {{"ACCELERATE_RENDEZVOUS_SECRET", kSecret}});
   const auto none = meeting.start(1), wrong = meeting.start(1, {{"ACCELERATE_RENDEZVOUS_SECRET", "another secret, as long"}});
-  expect_refused(none->wait(), "rank 0 has a shared secret, and this rank has none");
-  expect_refused(wrong->wait(), "the shared secret of this rank is not that of rank 0");
+  expect_refused(none->wait(), "rank 0 has a shared secret, but this rank has none");
+  expect_refused(wrong->wait(), "the shared secret of this rank differs from that of rank 0");
   const auto second = meeting.start(1, {{"ACCELERATE_RENDEZVOUS_SECRET_FILE", file}});
   expect_sum(*first, 3);
   expect_sum(*second, 3);
@@ -205,8 +207,9 @@ TEST(Listening, AtAllAddressesBecauseNoneIsKnownIsSaid) {
   const Meeting meeting("192.0.2.1");
   const auto result = meeting.start(0, {}, ACCELERATE_PROBE, "nobody_comes")->wait();
   EXPECT_EQ(result.exit_code, 3) << result.output;
-  EXPECT_NE(result.errors.find("MASTER_ADDR=192.0.2.1 is no address of this host: rank 0 listens at all addresses of this host"),
-            std::string::npos)
+  EXPECT_NE(
+      result.errors.find("MASTER_ADDR=192.0.2.1 is not an address of this host: rank 0 listens at all addresses of this host"),
+      std::string::npos)
       << result.errors;
   EXPECT_NE(result.output.find("these ranks did not join within 0 s: 1."), std::string::npos) << result.output;
 }

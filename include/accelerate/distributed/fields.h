@@ -65,9 +65,9 @@ constexpr auto with_fields(S& s, F&& f) {
   constexpr bool derived = HasBaseClass<std::remove_const_t<S>>;
   constexpr size_t n = derived ? 0 : field_count<std::remove_const_t<S>>();
   static_assert(!derived,
-                "a struct with a base class cannot be taken apart to find its tensors: make the base class its first field, or "
+                "a struct with a base class cannot be decomposed to find its tensors: make the base class its first field, or "
                 "write all fields into one struct");
-  static_assert(derived || (n >= 1 && n <= kMostFields), "a struct that travels between processes has 1 to 16 fields");
+  static_assert(derived || (n >= 1 && n <= kMostFields), "a struct that is sent between processes must have 1 to 16 fields");
   // clang-format off
   if constexpr (n == 1) { auto& [a] = s; return f(a); }
   else if constexpr (n == 2) { auto& [a, b] = s; return f(a, b); }

@@ -66,7 +66,7 @@ std::string key_text(const K& key) {
 
 template <class T>
 void collect(T& data, Leaves& leaves) {
-  static_assert(!std::is_const_v<T>, "a const member cannot be replaced by what another process sends: make it non-const");
+  static_assert(!std::is_const_v<T>, "a const member cannot be overwritten with received data: make it non-const");
   if constexpr (std::is_same_v<T, at::Tensor>) {
     leaves.tensors.push_back(&data);
     leaves.outline += 't';
@@ -121,7 +121,7 @@ template <class T>
 constexpr void expect_parts() {
   constexpr bool opaque = is_opaque<T>();
   static_assert(!opaque,
-                "a struct with constructors, private members or virtual functions cannot be taken apart to find its tensors: "
+                "a struct with constructors, private members or virtual functions cannot be decomposed to find its tensors: "
                 "remove them (braces still fill its fields), or give a std::tuple");
 }
 

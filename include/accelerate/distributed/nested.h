@@ -23,8 +23,7 @@ template <class T>
 constexpr void expect_nested() {
   expect_parts<T>();
   constexpr bool may_hold = Nested<T> || is_opaque<T>();
-  static_assert(may_hold,
-                "no tensor can be in this type: text and numbers alone travel with gather_object and broadcast_object_list");
+  static_assert(may_hold, "this type cannot hold a tensor: send text and numbers with gather_object or broadcast_object_list");
 }
 
 void send_to_device(const Leaves& leaves, at::Device device, bool non_blocking);

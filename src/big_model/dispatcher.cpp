@@ -115,7 +115,7 @@ void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::str
   const std::string differs = rules.strict ? listed("missing", missing, " ") + listed("unexpected", unexpected, " ") : "";
   if (!misshapen.empty() || !differs.empty()) {
     throw CheckpointError(fmt::format("{} does not fit the module {}.{}{}", rules.path, module_.name(), differs,
-                                      listed("of another shape", misshapen, ", ")));
+                                      listed("shape mismatch", misshapen, ", ")));
   }
   if (unexpected.empty()) return;
   get_logger("accelerate")

@@ -15,8 +15,8 @@ at::ScalarType scalar_type_of(const DtypeFacts& facts, const std::string& file, 
     const auto dtype = static_cast<at::ScalarType>(number);
     if (facts_of(dtype) == &facts) return dtype;
   }
-  throw CheckpointError(
-      escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", tensor, file, facts.name)));
+  throw CheckpointError(escaped(
+      fmt::format("The tensor {} of {} has the dtype {}, which this LibTorch does not support.", tensor, file, facts.name)));
 }
 
 }  // namespace accelerate::detail

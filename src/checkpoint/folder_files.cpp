@@ -87,7 +87,7 @@ bool FolderFiles::contains(const std::string& name) const {
   if (kept_.contains(name)) return true;
   std::error_code problem;
   const bool there = std::filesystem::exists(folder_ / name, problem);
-  if (problem) throw FileAccessError(fmt::format("Cannot look for {}: {}.", (folder_ / name).string(), problem.message()));
+  if (problem) throw FileAccessError(fmt::format("Cannot access {}: {}.", (folder_ / name).string(), problem.message()));
   return there;
 }
 
@@ -117,7 +117,7 @@ std::string FolderFiles::verify(std::span<const FileRecord> records, const std::
   }
   for (size_t i = 0; i < files.size(); ++i) {
     if (files[i].input->size() != records[i].bytes || files[i].sum() != records[i].crc32)
-      return fmt::format("{} is damaged: its content is not what was saved", escaped(records[i].name));
+      return fmt::format("{} is corrupt: its checksum does not match the manifest", escaped(records[i].name));
   }
   for (const auto& file : files) {
     if (file.bytes) kept_[file.name] = {file.bytes, file.input->size(), /*verified=*/true};

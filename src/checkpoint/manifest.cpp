@@ -22,7 +22,8 @@ constexpr uint64_t kLargestManifest = uint64_t{64} << 20;
 
 FileRecord parse_record(const std::string& name, const json& record, const std::string& file) {
   for (const auto& part : std::filesystem::path(name + "/")) {
-    if (part == ".." || part == "." || part == "/") refuse_manifest(file, fmt::format("'{}' is no file below its folder", name));
+    if (part == ".." || part == "." || part == "/")
+      refuse_manifest(file, fmt::format("'{}' is not a path below its folder", name));
   }
   if (!record.is_object() || !record.contains("bytes") || !record["bytes"].is_number_unsigned() || !record.contains("crc32") ||
       !record["crc32"].is_number_unsigned() || record["crc32"].get<uint64_t>() > UINT32_MAX) {
@@ -40,7 +41,7 @@ std::string manifest_text(const Manifest& manifest) {
     try {
       json(record.name).dump();
     } catch (const json::exception&) {
-      throw CheckpointError(fmt::format("A checkpoint holds a file whose name is not UTF-8: {}. Give it another one.",
+      throw CheckpointError(fmt::format("A checkpoint contains a file whose name is not UTF-8: {}. Rename it.",
                                         json(record.name).dump(-1, ' ', true, json::error_handler_t::replace)));
     }
   }
@@ -49,11 +50,11 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::string& text, const std::string& file) {
   const json parsed = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) refuse_manifest(file, "it is no JSON object");
+  if (!parsed.is_object()) refuse_manifest(file, "it is not a JSON object");
   if (parsed.value("format", json()) != 1) refuse_manifest(file, "its format is not 1; a newer version may have written it");
   const auto processes = parsed.value("num_processes", json());
   if (!processes.is_number_unsigned() || processes.get<uint64_t>() < 1 || processes.get<uint64_t>() > INT32_MAX) {
-    refuse_manifest(file, "num_processes is missing or no number of processes");
+    refuse_manifest(file, "num_processes is missing or invalid");
   }
   const auto files = parsed.value("files", json());
   if (!files.is_object()) refuse_manifest(file, "the list of files is missing");
@@ -66,7 +67,7 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder) {
   const auto path = folder / kManifestName;
   std::error_code problem;
   const bool there = std::filesystem::exists(path, problem);
-  if (problem) throw FileAccessError(fmt::format("Cannot look for {}: {}.", path.string(), problem.message()));
+  if (problem) throw FileAccessError(fmt::format("Cannot access {}: {}.", path.string(), problem.message()));
   if (!there) return std::nullopt;
   const InputFile file(path);
   if (file.size() > kLargestManifest) refuse_manifest(file.name(), "it is too large to be one");
@@ -81,7 +82,7 @@ std::string find_defect(const std::filesystem::path& folder, const Manifest& man
     const auto bytes = std::filesystem::file_size(folder / record.name, problem);
     if (problem && problem != std::errc::no_such_file_or_directory && problem != std::errc::not_a_directory &&
         problem != std::errc::is_a_directory && problem != std::errc::not_supported)
-      throw FileAccessError(fmt::format("Cannot look at {}: {}.", (folder / record.name).string(), problem.message()));
+      throw FileAccessError(fmt::format("Cannot access {}: {}.", (folder / record.name).string(), problem.message()));
     if (problem) return fmt::format("{} is missing", escaped(record.name));
     if (bytes != record.bytes) return fmt::format("{} has {} bytes instead of {}", escaped(record.name), bytes, record.bytes);
   }

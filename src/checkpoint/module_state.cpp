@@ -64,9 +64,9 @@ LoadReport detail::check_fit(const torch::nn::Module& module, const TensorDict& 
   }
   const bool differs = options.strict && !(report.missing.empty() && report.unexpected.empty());
   if (differs || !misshapen.empty()) {
-    throw CheckpointError(
-        "The tensors do not fit the module " + module.name() + "." + (options.strict ? listed("missing", report.missing) : "") +
-        (options.strict ? listed("unexpected", report.unexpected) : "") + listed("of another shape", misshapen));
+    throw CheckpointError("The tensors do not fit the module " + module.name() + "." +
+                          (options.strict ? listed("missing", report.missing) : "") +
+                          (options.strict ? listed("unexpected", report.unexpected) : "") + listed("shape mismatch", misshapen));
   }
   return report;
 }

@@ -33,7 +33,7 @@ fs::path index_path(const std::string& folder) { return fs::path(folder) / kOffl
 Index read_index(const std::string& folder) {
   const InputFile file(index_path(folder));
   Index index = Index::parse(file.text(0, file.size()), nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object()) throw CheckpointError(file.name() + " is no index of offloaded weights: a JSON object was expected.");
+  if (!index.is_object()) throw CheckpointError(file.name() + " is not an index of offloaded weights: expected a JSON object.");
   return index;
 }
 
@@ -47,23 +47,22 @@ StoredTensor find_in_file(const std::string& name, const Index& entry, const std
     tensor.name = name;
     return tensor;
   }
-  throw CheckpointError(
-      escaped(fmt::format("{} says that {} is {} of {}, which is not there.", index_path(folder).string(), name, inner, file)));
+  throw CheckpointError(escaped(
+      fmt::format("{} says that {} is {} in {}, which does not contain it.", index_path(folder).string(), name, inner, file)));
 }
 
 StoredTensor find_own_file(const std::string& name, const Index& entry, const std::string& folder) {
   const std::string dtype = entry.at("dtype").get<std::string>();
   const auto* facts = find_dtype(dtype);
   if (!facts)
-    throw CheckpointError(
-        escaped(fmt::format("{}: {} is {}, which no tensor can be.", index_path(folder).string(), name, dtype)));
+    throw CheckpointError(escaped(fmt::format("{}: {} has the unknown dtype {}.", index_path(folder).string(), name, dtype)));
   StoredTensor tensor{.name = name,
                       .dtype = scalar_type_of(*facts, index_path(folder).string(), name),
                       .shape = entry.at("shape").get<std::vector<int64_t>>(),
                       .file = (fs::path(folder) / (name + ".dat")).string()};
   const uint64_t size = InputFile(tensor.file).size();
   if (size != tensor.bytes()) {
-    throw CheckpointError(escaped(fmt::format("{} has {} bytes; its index asks for {}.", tensor.file, size, tensor.bytes())));
+    throw CheckpointError(escaped(fmt::format("{} has {} bytes; its index says {}.", tensor.file, size, tensor.bytes())));
   }
   return tensor;
 }
@@ -139,7 +138,7 @@ std::vector<StoredTensor> detail::list_offloaded(const std::string& folder) {
       tensors.push_back(entry.contains("safetensors_file") ? find_in_file(name, entry, folder)
                                                            : find_own_file(name, entry, folder));
     } catch (const Index::exception&) {
-      throw CheckpointError(escaped(fmt::format("{}: what it says of {} is no weight.", index_path(folder).string(), name)));
+      throw CheckpointError(escaped(fmt::format("{}: the entry of {} is invalid.", index_path(folder).string(), name)));
     }
   }
   return tensors;
@@ -150,7 +149,7 @@ FolderLock::FolderLock(const std::string& folder) {
   descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0) throw CheckpointError(fmt::format("Cannot open {}: {}.", folder, std::strerror(errno)));
   if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-  get_logger("accelerate").info("Another process writes to {}: waiting for it.", escaped(folder));
+  get_logger("accelerate").info("Waiting for another process that writes to {}.", escaped(folder));
   while (flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }
@@ -174,7 +173,7 @@ OutputFile& OffloadWriter::stage(const std::string& path) {
 
 OffloadWriter::Written OffloadWriter::write(const std::string& name, const at::Tensor& tensor) {
   if (name.find('/') != std::string::npos)
-    throw CheckpointError(escaped(fmt::format("The weight '{}' cannot be a file of that name.", name)));
+    throw CheckpointError(escaped(fmt::format("The weight '{}' cannot be offloaded: its name is not a valid file name.", name)));
   const at::Tensor elements = plain(tensor.cpu());
   const StoredTensor stored{.name = name,
                             .dtype = tensor.scalar_type(),

@@ -36,7 +36,7 @@ void visit_absent_option(StateFields& fields, std::string_view name) {
       name, [] { return Value(false); },
       [name](const Value& value) -> std::function<void()> {
         if (!value.is_none() && value.get<bool>()) {
-          throw UsageError(fmt::format("{} is on, which the optimizer of LibTorch does not know.", name));
+          throw UsageError(fmt::format("{} is on, which LibTorch's optimizer does not support.", name));
         }
         return [] {};
       });
@@ -48,7 +48,7 @@ void visit_fixed_option(StateFields& fields, std::string_view name, bool is_on) 
       name, [is_on] { return Value(is_on); },
       [name, is_on](const Value& value) -> std::function<void()> {
         if (value.get<bool>() != is_on) {
-          throw UsageError(fmt::format("{} is {}, and in this optimizer of LibTorch it is {}.", name, !is_on, is_on));
+          throw UsageError(fmt::format("{} is {}, but LibTorch's optimizer always has {}.", name, !is_on, is_on));
         }
         return [] {};
       });
@@ -62,7 +62,7 @@ void visit_betas(StateFields& fields, std::tuple<double, double>& betas) {
       },
       [&](const Value& value) {
         const auto& pair = value.kind() == Value::Kind::list ? value.as<Value::List>() : value.as<Value::Tuple>().items;
-        if (pair.size() != 2) throw UsageError(fmt::format("two numbers are needed, not {}.", pair.size()));
+        if (pair.size() != 2) throw UsageError(fmt::format("expected two numbers, got {}.", pair.size()));
         return [&betas, first = pair[0].get<double>(), second = pair[1].get<double>()] { betas = {first, second}; };
       });
 }
@@ -273,8 +273,8 @@ auto with_kind_of(const Optimizer& optimizer, Use&& use) {
   if (dynamic_cast<const optim::AdagradOptions*>(options)) return use(Kind<optim::AdagradOptions, optim::AdagradParamState>());
   if (dynamic_cast<const optim::LBFGSOptions*>(options)) return use(Kind<optim::LBFGSOptions, optim::LBFGSParamState>());
   throw UsageError(
-      fmt::format("What an optimizer of type {} remembers is not known here. Give an object that saves and loads it to "
-                  "register_for_checkpointing, or derive it from an optimizer of LibTorch.",
+      fmt::format("The state of an optimizer of type {} cannot be saved: the type is unknown. Save it with "
+                  "register_for_checkpointing, or derive the type from an optimizer of LibTorch.",
                   c10::demangle(typeid(optimizer).name())));
 }
 

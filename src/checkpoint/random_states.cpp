@@ -99,7 +99,7 @@ PickleNode* copied(PickleTree& tree, const PickleNode& node) {
       return tree.array(std::move(array));
     }
     default:
-      throw CheckpointError(fmt::format("{} in the state of Python's random numbers was not expected.", to_string(node.kind)));
+      throw CheckpointError(fmt::format("Unexpected {} in the state of Python's random number generator.", to_string(node.kind)));
   }
 }
 

@@ -102,7 +102,7 @@ int lock_file(const fs::path& file, const std::string& folder) {
     const bool created = descriptor >= 0;
     if (!created && errno == EEXIST) descriptor = open(file.c_str(), kFlags);
     if (descriptor < 0 && errno == ENOENT && fs::exists(file.parent_path())) continue;  // its holder has just removed it
-    if (descriptor < 0) throw CheckpointError(fmt::format("Cannot make {}: {}.", file.string(), std::strerror(errno)));
+    if (descriptor < 0) throw CheckpointError(fmt::format("Cannot create {}: {}.", file.string(), std::strerror(errno)));
     if (take_lock(descriptor)) {
       if (is_current(descriptor, file)) {
         name_holder(descriptor);
@@ -121,7 +121,7 @@ int lock_file(const fs::path& file, const std::string& folder) {
       return -1;
     }
     throw CheckpointError(
-        fmt::format("{} saves to {} already. Two runs would destroy each other's checkpoints: give each a folder of its own, or "
+        fmt::format("{} is already saving to {}. Two runs would destroy each other's checkpoints: give each its own folder, or "
                     "stop the other one.",
                     holder, folder));
   }
@@ -135,7 +135,7 @@ int share_lock_file(const fs::path& file, const std::string& folder) {
   const int reason = errno;
   if (descriptor >= 0) close(descriptor);
   if (has_no_locks(reason)) return -1;
-  throw CheckpointError(fmt::format("Cannot lock {}, to save to {}: {}.", file.string(), folder, std::strerror(reason)));
+  throw CheckpointError(fmt::format("Cannot lock {} to save to {}: {}.", file.string(), folder, std::strerror(reason)));
 }
 
 /// Whoever is the last to let go of it removes the file, while it is locked: nobody else has it.

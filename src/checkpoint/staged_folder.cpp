@@ -79,7 +79,7 @@ void keep_owner(const fs::path& from, const fs::path& to) {
   if (chown(to.c_str(), static_cast<uid_t>(-1), status.st_gid) == 0 && status_of(to).st_uid == status.st_uid) return;
   get_logger("accelerate")
       .warning({.main_process_only = false},
-               "{} belongs to user {}, group {}. The folder that replaces it will not: only root can give folders away.",
+               "{} belongs to user {}, group {}, but its replacement will not: only root can change the owner of a folder.",
                escaped(from.string()), status.st_uid, status.st_gid);
 }
 
@@ -141,10 +141,9 @@ std::shared_ptr<void> claim(const fs::path& aside) {
   static auto* const claims = new Claims();  // for accelerators that end after it
   const std::lock_guard guard(claims->mutex);
   if (!claims->folders.insert(aside).second)
-    throw CheckpointError(
-        fmt::format("This process is saving to {} already, by another accelerator. Wait for that one's end_training(), or give "
-                    "each a folder of its own.",
-                    aside.string()));
+    throw CheckpointError(fmt::format(
+        "Another accelerator of this process is already saving to {}. Wait for its end_training(), or give each its own folder.",
+        aside.string()));
   return {nullptr, [aside](void*) {
             const std::lock_guard end(claims->mutex);
             claims->folders.erase(aside);
@@ -176,7 +175,7 @@ std::string staging_name(const std::string& name) {
 void make_folder(const fs::path& folder) {
   std::error_code problem;
   fs::create_directories(folder, problem);
-  if (problem) fail_to("make the folder", folder, problem.message());
+  if (problem) fail_to("create the folder", folder, problem.message());
 }
 
 void sync_folder_entries(const fs::path& folder) {
@@ -184,7 +183,7 @@ void sync_folder_entries(const fs::path& folder) {
   const bool synced = descriptor >= 0 && fsync(descriptor) == 0;
   const int reason = errno;
   if (descriptor >= 0) close(descriptor);
-  if (!synced) fail_to("make durable", folder, std::strerror(reason));
+  if (!synced) fail_to("fsync", folder, std::strerror(reason));
 }
 
 bool StagedFolder::is_interrupted(const fs::path& aside) { return is_there(old_of(aside)); }
@@ -202,12 +201,12 @@ void StagedFolder::recover(const fs::path& target, const fs::path& aside) {
   if (!is_there(old)) return;
   if (!is_complete(target)) {
     throw CheckpointError(
-        fmt::format("A save to {} was interrupted and left the previous checkpoint at {}; what has its name is not a complete "
-                    "checkpoint. Put one of them there, and remove the other.",
+        fmt::format("A save to {0} was interrupted and left the previous checkpoint at {1}; {0} is not a complete checkpoint. "
+                    "Keep one of them as {0}, and remove the other.",
                     target.string(), old.string()));
   }
   fs::remove_all(old, problem);
-  if (problem) fail_to("remove what is left of an earlier save,", old, problem.message());
+  if (problem) fail_to("remove the remains of an earlier save,", old, problem.message());
 }
 
 fs::path StagedFolder::with_parents(fs::path target, const fs::path& lock) {
@@ -225,7 +224,7 @@ StagedFolder::StagedFolder(fs::path target, fs::path aside, fs::path lock)
   const bool replaces = check_target();
   std::error_code problem;
   fs::remove_all(aside_, problem);
-  if (problem) fail_to("remove what is left of an earlier save,", aside_, problem.message());
+  if (problem) fail_to("remove the remains of an earlier save,", aside_, problem.message());
   make_folder(aside_);
   if (replaces) {  // from the beginning: what is written there is not for more people than what it replaces
     keep_owner(target_, aside_);

@@ -76,7 +76,7 @@ void StateFields::operator()(std::string_view name, const std::function<Value()>
     try {
       commits_.push_back(read(source_->at(name)));
     } catch (const UsageError& error) {
-      throw UsageError("A state whose \"" + std::string(name) + "\" does not fit: " + error.what());
+      throw UsageError("The state has an invalid \"" + std::string(name) + "\": " + error.what());
     }
   }
 }

@@ -29,8 +29,8 @@ void list_safetensors(const InputFile& source, std::vector<StoredTensor>& tensor
   for (const auto& entry : file.header().entries) {
     const auto* facts = find_safetensors_dtype(entry.dtype);
     if (!facts) {
-      throw CheckpointError(escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
-                                                source.name(), entry.dtype)));
+      throw CheckpointError(escaped(fmt::format("The tensor {} of {} has the dtype {}, which this LibTorch does not support.",
+                                                entry.name, source.name(), entry.dtype)));
     }
     tensors.push_back({.name = entry.name,
                        .dtype = scalar_type_of(*facts, source.name(), entry.name),
@@ -44,8 +44,7 @@ void list_torch(const InputFile& source, std::vector<StoredTensor>& tensors) {
   const TorchFile file(source);
   for (const auto& [key, value] : file.root().dict().items) {
     if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor)) {
-      throw CheckpointError(
-          fmt::format("{} holds {}; a tensor under a name was expected.", source.name(), to_string(value->kind)));
+      throw CheckpointError(fmt::format("{} contains {}; expected named tensors.", source.name(), to_string(value->kind)));
     }
     const PickleTensor& tensor = value->tensor();
     StoredTensor stored{.name = key->text(),
@@ -70,11 +69,11 @@ std::string only_index(const fs::path& folder) {
   if (found.size() == 1) return found[0];
   if (found.size() > 1) {
     std::sort(found.begin(), found.end());
-    throw CheckpointError(
-        fmt::format("{} has several indexes of weights ({}). Give the one to load.", folder.string(), fmt::join(found, ", ")));
+    throw CheckpointError(fmt::format("{} has several weight indexes ({}). Give the path of one of them.", folder.string(),
+                                      fmt::join(found, ", ")));
   }
   throw CheckpointError(fmt::format(
-      "{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json is there.", folder.string()));
+      "{} has no weights: none of model.safetensors, pytorch_model.bin and their .index.json exists.", folder.string()));
 }
 
 std::string weights_in_folder(const fs::path& folder) {
@@ -104,7 +103,7 @@ WeightFileList find_weight_files(const std::string& path) {
   for (const auto& name : index.files()) {
     list.files.push_back((fs::path(path).parent_path() / name).string());
     if (!fs::exists(list.files.back(), problem))
-      throw CheckpointError(escaped(fmt::format("{} names {}, which is not there.", path, name)));
+      throw CheckpointError(escaped(fmt::format("{} lists {}, which does not exist.", path, name)));
   }
   for (const auto& [tensor, name] : index.weight_map) {
     list.tensors.emplace_back(tensor, (fs::path(path).parent_path() / name).string());
@@ -126,7 +125,7 @@ std::vector<StoredTensor> list_stored_tensors(const std::string& path) {
   for (const auto& [tensor, file] : list.tensors) {
     const auto place = found.find(tensor);
     if (place == found.end() || place->second->file != file) {
-      throw CheckpointError(escaped(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor)));
+      throw CheckpointError(escaped(fmt::format("{} says that {} contains {}, but it does not.", list.index, file, tensor)));
     }
   }
   return tensors;

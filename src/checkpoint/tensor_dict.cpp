@@ -14,8 +14,8 @@ const TensorDict::Item* TensorDict::find(std::string_view name) const {
 
 const at::Tensor& TensorDict::at(std::string_view name) const {
   if (const Item* item = find(name)) return item->second;
-  throw UsageError("There is no tensor " + std::string(name) + " among the " + std::to_string(items_.size()) +
-                   " of this dictionary.");
+  throw UsageError("No tensor is named " + std::string(name) + "; the dictionary has " + std::to_string(items_.size()) +
+                   " tensors.");
 }
 
 at::Tensor& TensorDict::operator[](std::string_view name) {

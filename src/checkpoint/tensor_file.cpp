@@ -19,14 +19,14 @@ namespace {
 
 SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_meta() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
-    throw CheckpointError(fmt::format("The tensor {} cannot be saved: it has no dense elements ({}).", name,
+    throw CheckpointError(fmt::format("The tensor {} cannot be saved: it has no dense data ({}).", name,
                                       tensor.defined() ? "meta, sparse or quantized" : "undefined"));
   }
   if (name == "__metadata__") throw CheckpointError("A tensor cannot be called __metadata__ in a safetensors file. Rename it.");
   const auto* facts = facts_of(tensor.scalar_type());
   if (!facts || facts->safetensors.empty()) {
-    throw CheckpointError(fmt::format("The tensor {} is {}, which a safetensors file cannot hold. Convert it first.", name,
-                                      dtype_name(tensor.scalar_type())));
+    throw CheckpointError(fmt::format("The tensor {} has the dtype {}, which safetensors does not support. Convert it first.",
+                                      name, dtype_name(tensor.scalar_type())));
   }
   return {name, std::string(facts->safetensors), tensor.sizes().vec(), 0, 0};
 }
@@ -72,8 +72,8 @@ TensorDict read_safetensors(const ByteSource& source) {
   for (const auto& entry : file.header().entries) {
     const auto* facts = find_safetensors_dtype(entry.dtype);
     if (!facts) {
-      throw CheckpointError(escaped(fmt::format("The tensor {} of {} is {}, which this LibTorch has no dtype for.", entry.name,
-                                                source.name(), entry.dtype)));
+      throw CheckpointError(escaped(fmt::format("The tensor {} of {} has the dtype {}, which this LibTorch does not support.",
+                                                entry.name, source.name(), entry.dtype)));
     }
     tensors[entry.name] = read_entry(source, file, entry, scalar_type_of(*facts, source.name(), entry.name));
   }
@@ -84,14 +84,14 @@ TensorDict read_torch(const ByteSource& source) {
   const TorchFile file(source);
   if (!file.root().is_dict()) {
     throw CheckpointError(
-        fmt::format("{} holds {}; a dictionary of tensors was expected.", source.name(), to_string(file.root().kind)));
+        fmt::format("{} contains {}; expected a dictionary of tensors.", source.name(), to_string(file.root().kind)));
   }
   ValueReader reader(file);
   TensorDict tensors;
   for (const auto& [key, value] : file.root().dict().items) {
     if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor)) {
       throw CheckpointError(
-          escaped(fmt::format("{} holds {} under {}; a tensor under a name was expected.", source.name(), to_string(value->kind),
+          escaped(fmt::format("{} contains {} under {}; expected named tensors.", source.name(), to_string(value->kind),
                               key->is(PickleKind::kText) ? "'" + key->text() + "'" : std::string(to_string(key->kind)))));
     }
     tensors[key->text()] = reader.tensor(value->tensor());
@@ -117,8 +117,8 @@ TensorFormat format_by_name(const std::string& path) {
   const auto extension = std::filesystem::path(path).extension();
   if (extension == ".safetensors") return TensorFormat::safetensors;
   if (extension == ".pt" || extension == ".pth" || extension == ".bin") return TensorFormat::torch;
-  throw UsageError(fmt::format("{}: the extension chooses the format, and '{}' is none of .safetensors, .pt, .pth and .bin.",
-                               path, extension.string()));
+  throw UsageError(
+      fmt::format("{}: unknown extension '{}'. Expected .safetensors, .pt, .pth or .bin.", path, extension.string()));
 }
 
 void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors, PickleKind dict) {

@@ -44,7 +44,7 @@ int64_t number_of(const std::string& name) {
   int64_t number = 0;
   const auto [end, problem] = std::from_chars(name.data(), name.data() + name.size(), number);
   if (problem != std::errc() || end != name.data() + name.size()) {
-    throw UsageError(fmt::format("A numbered dictionary has the name '{}', which is no number.", name));
+    throw UsageError(fmt::format("A dictionary with integer keys has the key '{}', which is not an integer.", name));
   }
   return number;
 }
@@ -84,8 +84,8 @@ std::string torch_name_of(const std::string& numpy) {
 PickleNode* ValueTree::node(const at::Tensor& tensor) {
   const auto* facts = tensor.defined() ? facts_of(tensor.scalar_type()) : nullptr;
   if (!facts || tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta()) {
-    throw CheckpointError(fmt::format(
-        "A tensor cannot be saved: it is {}, and has no dense elements or none that a file can hold.", describe(tensor)));
+    throw CheckpointError(
+        fmt::format("A tensor cannot be saved: {} has no dense data, or an unsupported dtype.", describe(tensor)));
   }
   const auto [found, is_new] = keys_.emplace(tensor.storage().unsafeGetStorageImpl(), std::to_string(storages_.size()));
   if (is_new) storages_.push_back(storage_bytes(tensor));
@@ -150,8 +150,7 @@ void ValueTree::write(ByteSink& sink, const std::string& archive) const {
 }
 
 void ValueReader::refuse(const std::string& what) const {
-  throw CheckpointError(
-      escaped(fmt::format("{} has {}, which there is no place for in plain data.", file_.source().name(), what)));
+  throw CheckpointError(escaped(fmt::format("{} contains {}, which plain data does not support.", file_.source().name(), what)));
 }
 
 at::Tensor ValueReader::tensor(const PickleTensor& tensor) {
@@ -194,10 +193,10 @@ StateDict ValueReader::dict(const PickleDict& items) {
     } else if (key->is(PickleKind::kText)) {
       dict[key->text()] = value(*item);
     } else {
-      refuse(fmt::format("a dictionary with {} for a key", to_string(key->kind)));
+      refuse(fmt::format("a dictionary with {} as a key", to_string(key->kind)));
     }
   }
-  if (numbers > 0 && numbers != items.items.size()) refuse("a dictionary some of whose keys are numbers and others text");
+  if (numbers > 0 && numbers != items.items.size()) refuse("a dictionary with both integer and text keys");
   dict.set_numbered(numbers > 0);
   return dict;
 }

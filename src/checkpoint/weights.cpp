@@ -118,7 +118,7 @@ TensorDict load_weights(const std::string& path) {
   }
   for (const auto& [tensor, file] : list.tensors) {
     if (!weights.contains(tensor)) {
-      throw CheckpointError(escaped(fmt::format("{} says that {} holds {}, which it does not.", list.index, file, tensor)));
+      throw CheckpointError(escaped(fmt::format("{} says that {} contains {}, but it does not.", list.index, file, tensor)));
     }
   }
   return weights;

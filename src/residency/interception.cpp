@@ -95,7 +95,7 @@ void intercept_operators() {
   std::call_once(once, [] {
     if (c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kKey)) {
       throw UsageError(std::string("Offloading and empty weights use LibTorch's dispatch key ") + c10::toString(kKey) +
-                       ", for which another library in this process has a fallback.");
+                       ", for which another library in this process has registered a fallback.");
     }
     library = std::make_unique<torch::Library>(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());

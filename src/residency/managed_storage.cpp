@@ -35,14 +35,14 @@ void set_pointer(c10::StorageImpl& storage, void* bytes) {
 
 std::string absent_message(const std::string& name) {
   return "The weight " + name +
-         " is offloaded, and its bytes are not in memory now. Operators bring them by themselves; for a pointer to them, keep "
-         "accelerate::materialized(module) alive meanwhile.";
+         " is offloaded and not in memory. Operators page it in automatically; to use a pointer to its data, keep "
+         "accelerate::materialized(module) alive.";
 }
 
 }  // namespace
 
 c10::DataPtr StorageRecord::allocate(size_t) {
-  throw UsageError("An offloaded weight cannot be resized. Take it into memory first, with a copy or by module->to(device).");
+  throw UsageError("An offloaded weight cannot be resized. Load it into memory first, with a copy or module->to(device).");
 }
 
 void StorageRecord::copy_data(void* to, const void* from, size_t count) const { std::memcpy(to, from, count); }

@@ -26,7 +26,7 @@ at::Tensor mapped_tensor(const std::string& file, uint64_t offset, at::IntArrayR
       whole ? mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, static_cast<off_t>(begin)) : MAP_FAILED;
   const int reason = errno;
   close(descriptor);
-  if (!whole) throw CheckpointError(file + " ends too early.");
+  if (!whole) throw CheckpointError(file + " is truncated.");
   if (start == MAP_FAILED) throw CheckpointError("Cannot map " + file + ": " + std::strerror(reason) + ".");
   return at::from_blob(
       static_cast<char*>(start) + (offset - begin), shape, [start, length](void*) { munmap(start, length); },

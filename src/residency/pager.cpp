@@ -43,7 +43,7 @@ Pager::Pager(const PagerOptions& options)
   if (io_threads_.count() == options.threads) return;
   get_logger("accelerate")
       .warning(
-          "{} of {} threads that prefetch offloaded weights could be started: passes will be slower. Raise the limit on "
+          "Only {} of {} prefetch threads for offloaded weights could be started: passes will be slower. Raise the limit on "
           "threads (ulimit -u, or pids.max of the control group).",
           io_threads_.count(), options.threads);
 }
@@ -75,7 +75,7 @@ void Pager::check_writes(std::span<const WeightAccess> accesses) const {
     const Weight& weight = units_[static_cast<size_t>(access.unit)].weights[static_cast<size_t>(access.weight)];
     if (!access.writes || weight.store->writable()) continue;
     throw UsageError("The weight " + weight.name + " cannot be changed in place: it is read from " + weight.store->where() +
-                     ", which stays as it is. Dispatch it to a device to change it.");
+                     ", which is read-only. Dispatch it to a device to change it.");
   }
 }
 

@@ -40,7 +40,7 @@ class Descriptor {
 
   struct stat status() const {
     struct stat status {};
-    if (fstat(number_, &status) != 0) fail("look at");
+    if (fstat(number_, &status) != 0) fail("stat");
     return status;
   }
   FileVersion version() const {
@@ -49,7 +49,7 @@ class Descriptor {
   }
   void check_unchanged(const FileVersion& since) const {
     if (version() == since) return;
-    throw CheckpointError(path_ + " was changed since its weights were dispatched. Load it again.");
+    throw CheckpointError(path_ + " has changed since its weights were dispatched. Load it again.");
   }
 
   /// Until it is closed: LOCK_SH of readers keeps LOCK_EX of a writer waiting. Where a file system has no locks, nobody waits.
@@ -63,7 +63,7 @@ class Descriptor {
       const ssize_t got = pread(number_, to, size, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail("read");
-      if (got == 0) throw CheckpointError(path_ + " has become shorter since its weights were dispatched.");
+      if (got == 0) throw CheckpointError(path_ + " was truncated after its weights were dispatched.");
       to += got, size -= static_cast<uint64_t>(got), offset += static_cast<uint64_t>(got);
     }
   }
@@ -86,7 +86,7 @@ class Descriptor {
   int number_;
 };
 
-void WeightStore::write(const void*) { throw UsageError(where() + " is not changed."); }
+void WeightStore::write(const void*) { throw UsageError(where() + " is read-only."); }
 
 class CheckpointFile {
  public:
@@ -117,7 +117,7 @@ class HomeInFile final : public WeightStore {
  public:
   HomeInFile(std::shared_ptr<const CheckpointFile> file, uint64_t offset, uint64_t size)
       : WeightStore(size), file_(std::move(file)), offset_(offset) {
-    if (offset > file_->size() || size > file_->size() - offset) throw CheckpointError(file_->path() + " ends too early.");
+    if (offset > file_->size() || size > file_->size() - offset) throw CheckpointError(file_->path() + " is truncated.");
   }
 
   std::string where() const override { return file_->path(); }
@@ -169,7 +169,7 @@ class HomeOfFile final : public WeightStore {
   }
   FileVersion version() const {
     const std::lock_guard lock(mutex_);
-    if (!version_) throw CheckpointError(path_ + " could not be written whole, and its weight is lost. Load it again.");
+    if (!version_) throw CheckpointError(path_ + " could not be written completely, and its weight is lost. Load it again.");
     return *version_;
   }
 

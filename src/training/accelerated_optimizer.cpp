@@ -142,7 +142,7 @@ struct AcceleratedOptimizer::Core {
     if (pending->gradients != seen_gradients()) {
       forget_clip();
       throw UsageError(
-          "Gradients have changed since clip_grad_norm_ left it to the next step to scale them (in_step). Clip after the last "
+          "Gradients changed after clip_grad_norm_ deferred their scaling to the next step (in_step). Clip after the last "
           "backward pass, right before the step, or without in_step.");
     }
     return std::exchange(pending, std::nullopt)->divisor;
@@ -226,9 +226,8 @@ struct AcceleratedOptimizer::Core {
     if (core.is_gone()) {
       throw UsageError(
           "A prepared optimizer was used after the optimizer that it was prepared from had been destroyed or moved. prepare "
-          "refers to it: keep it where it is for as long as the run, or give prepare a std::shared_ptr, which it shares. When a "
-          "run has several phases, call free_memory() between them, which forgets all that was prepared, and prepare the next "
-          "phase's model and optimizer.");
+          "refers to it: keep it alive and in place for the whole run, or give prepare a std::shared_ptr. Between the phases of "
+          "a run, call free_memory() and prepare the next phase's model and optimizer.");
     }
     return core;
   }
@@ -264,7 +263,7 @@ AcceleratedOptimizer::AcceleratedOptimizer(torch::optim::Optimizer& optimizer, s
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            std::shared_ptr<GradientState> gradient_state, std::shared_ptr<GradScaler> scaler,
                                            bool device_placement) {
-  if (!optimizer) throw UsageError("An optimizer was given as an empty pointer. Make it before it is prepared.");
+  if (!optimizer) throw UsageError("prepare was given a null optimizer. Construct it first.");
   core_ = std::make_shared<Core>(std::move(optimizer), std::move(gradient_state), std::move(scaler), device_placement);
 }
 
@@ -282,8 +281,8 @@ at::Tensor AcceleratedOptimizer::step(const std::function<at::Tensor()>& closure
   Core& core = Core::of(*this);
   if (core_->scaler && core_->scaler->is_enabled()) {
     throw UsageError(
-        "step was given a closure, and gradients are scaled (mixed_precision fp16): they have to be looked at before "
-        "the step. Call backward first and step without a closure.");
+        "step was given a closure, but scaled gradients (mixed_precision fp16) must be checked before the step. Call backward "
+        "first, then step without a closure.");
   }
   if (StepRecording::current()) throw NotRecordable("an optimizer steps with a closure");
   core.find_repetitions();
@@ -326,7 +325,7 @@ std::vector<at::Tensor> AcceleratedOptimizer::parameters() const {
 
 bool AcceleratedOptimizer::step_was_skipped() const {
   if (core_->scaler && StepRecording::current())
-    throw NotRecordable("it asks whether a step was skipped, which the device is yet to decide");
+    throw NotRecordable("it asks whether a step was skipped, which only the device knows");
   Core& core = Core::of(*this);
   core.settle();
   return core.skipped;

@@ -96,13 +96,13 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
  public:
   explicit PlateauScheduler(std::shared_ptr<ReduceLROnPlateauScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
   void step() override {
-    throw UsageError("step() of a scheduler that reduces the learning rate on a plateau: expected the metric it watches, as in " +
-                     std::string("step(validation_loss)."));
+    throw UsageError("ReduceLROnPlateau: step() needs the metric that it monitors, as in step(validation_loss)."));
   }
   void step(double metric) override { scheduler_->step(static_cast<float>(metric)); }
   std::vector<double> get_last_lr(const torch::optim::Optimizer* optimizer) const override {
     std::vector<double> rates;
-    if (!optimizer) throw UsageError("get_last_lr() of a scheduler whose optimizer is not among those it follows.");
+    if (!optimizer)
+      throw UsageError("ReduceLROnPlateau: get_last_lr() needs the scheduler's optimizer, which was not prepared with it.");
     for (const auto& group : optimizer->param_groups()) rates.push_back(group.options().get_lr());
     return rates;
   }
@@ -135,7 +135,7 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
 
 template <class T>
 std::shared_ptr<T> scheduler_not_null(std::shared_ptr<T> scheduler) {
-  if (!scheduler) throw UsageError("A null pointer was given as a scheduler.");
+  if (!scheduler) throw UsageError("prepare was given a null scheduler.");
   return scheduler;
 }
 
@@ -150,7 +150,7 @@ struct AcceleratedScheduler::State {
 AcceleratedScheduler::AcceleratedScheduler(std::shared_ptr<Inner> inner, SchedulerRule rule)
     : state_(std::make_shared<State>(State{std::move(inner), std::move(rule)})) {
   if (state_->rule.step_with_optimizer && !state_->rule.gradients) {
-    throw UsageError("A scheduler that follows its optimizer was given no GradientState to follow it by.");
+    throw UsageError("A scheduler that steps with its optimizer needs a GradientState.");
   }
   std::vector<torch::optim::Optimizer*> candidates;
   for (const auto& followed : state_->rule.optimizers) candidates.push_back(followed.optimizer);

@@ -49,15 +49,14 @@ std::optional<c10::ScalarType> autocast_dtype(Precision precision, c10::DeviceTy
       break;
   }
   refuse_precision(precision, device,
-                   "layers that calculate in 8 bits come from Transformer Engine, torchao or MS-AMP in Python, and none of them "
-                   "has a counterpart for LibTorch. Use bf16.");
+                   "FP8 layers come from Transformer Engine, torchao or MS-AMP, which support Python only. Use bf16.");
 }
 
 void warn_where_autocast_is_missing(Precision precision, c10::DeviceType device, const Logger& logger) {
   if (precision == Precision::no || autocast_dtype(precision, device)) return;
   logger.warning_once(
-      "mixed_precision is {} and the device is {}: it calculates in float32, without a gradient scaler. "
-      "bf16 is the precision that saves time and memory here.",
+      "mixed_precision is {} and the device is {}: training runs in float32, without a gradient scaler. Use bf16 to save time "
+      "and memory on this device.",
       to_string(precision), c10::DeviceTypeName(device, true));
 }
 

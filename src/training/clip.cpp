@@ -48,9 +48,9 @@ at::Tensor total_norm_of(const std::vector<TensorGroup>& kinds, double norm_type
 
 void check_finite(const at::Tensor& total, const ClipGradNormOptions& options) {
   if (!options.error_if_nonfinite || at::isfinite(total).item<bool>()) return;
-  throw UsageError("clip_grad_norm_: the norm of order " + std::to_string(options.norm_type) + " of the gradients is " +
+  throw UsageError("clip_grad_norm_: the total norm of order " + std::to_string(options.norm_type) + " of the gradients is " +
                    std::to_string(total.item<double>()) +
-                   ". Look for the loss that is not finite, or leave error_if_nonfinite off.");
+                   ", which cannot be clipped. Check the loss for non-finite values, or turn error_if_nonfinite off.");
 }
 
 }  // namespace detail

@@ -12,8 +12,8 @@ ComposedScheduler::ComposedScheduler(const char* name, torch::optim::Optimizer& 
   for (size_t i = 0; i < schedulers_.size(); ++i) {
     if (!schedulers_[i]) throw UsageError(std::string(name) + ": scheduler " + std::to_string(i) + " is a null pointer.");
     if (&schedulers_[i]->optimizer() == &optimizer) continue;
-    throw UsageError(std::string(name) + ": scheduler " + std::to_string(i) + " belongs to another optimizer than the first or " +
-                     "than the one given: expected all of one.");
+    throw UsageError(std::string(name) + ": scheduler " + std::to_string(i) +
+                     " belongs to a different optimizer: all schedulers must share one optimizer.");
   }
 }
 
@@ -24,7 +24,7 @@ SchedulerPointers ComposedScheduler::pointers_to(const SchedulerReferences& sche
 }
 
 torch::optim::Optimizer& ComposedScheduler::optimizer_of_first(const SchedulerPointers& schedulers) {
-  if (schedulers.empty() || !schedulers.front()) throw UsageError("ChainedScheduler of no scheduler: expected at least one.");
+  if (schedulers.empty() || !schedulers.front()) throw UsageError("ChainedScheduler needs at least one scheduler.");
   return schedulers.front()->optimizer();
 }
 
@@ -82,7 +82,7 @@ std::vector<double> ComposedScheduler::get_lr() { return current_lrs(); }
 
 void ComposedScheduler::update_lr(std::optional<int64_t>) {
   throw UsageError("A " + std::string(name_) +
-                   " within a SequentialLR can only be its first scheduler: list what it is made of " + "in its place.");
+                   " within a SequentialLR can only be its first scheduler: list its schedulers instead.");
 }
 
 void ComposedScheduler::visit_schedulers(StateFields& fields) {
@@ -115,13 +115,13 @@ SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, const SchedulerRe
 
 SequentialLR::SequentialLR(torch::optim::Optimizer& optimizer, SchedulerPointers all, std::vector<int64_t> milestones)
     : ComposedScheduler("SequentialLR", optimizer, std::move(all)), milestones_(std::move(milestones)) {
-  if (schedulers().empty()) throw UsageError("SequentialLR of no scheduler: expected at least one.");
+  if (schedulers().empty()) throw UsageError("SequentialLR needs at least one scheduler.");
   if (milestones_.size() + 1 != schedulers().size()) {
     throw UsageError("SequentialLR: " + std::to_string(milestones_.size()) + " milestones for " +
-                     std::to_string(schedulers().size()) + " schedulers: expected one less than schedulers.");
+                     std::to_string(schedulers().size()) + " schedulers: expected one fewer than schedulers.");
   }
   if (!std::is_sorted(milestones_.begin(), milestones_.end())) {
-    throw UsageError("SequentialLR: milestones that decrease: expected them in order.");
+    throw UsageError("SequentialLR: milestones must be in ascending order.");
   }
   compose();
 }

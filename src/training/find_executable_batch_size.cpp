@@ -60,8 +60,8 @@ void clear_device_cache() {
 int64_t BatchSizeSearch::batch_size() const {
   if (last() > 0) return last();
   throw UsageError(
-      "No executable batch size found, reached zero: the memory is not enough for a single sample. Make the model "
-      "or its inputs smaller, or spread it over more devices.");
+      "No executable batch size found, reached zero: a single sample does not fit in memory. Make the model or its inputs "
+      "smaller, or spread the model over more devices.");
 }
 
 void BatchSizeSearch::reduce() {

@@ -115,9 +115,11 @@ bool try_kernel(FusedOptimizer kernel, const at::Tensor& parameter) {
       steps_rightly(kernel, options, [](torch::optim::Optimizer& optimizer) { return make_step(optimizer, /*on_trial=*/true); });
   if (!right) {
     get_logger("accelerate")
-        .warning("The fused {0} kernel of LibTorch {1} steps {2} weights on {3} wrongly: torch::optim::{0}'s own step is used.",
-                 optimizer_name(kernel), TORCH_VERSION, c10::toString(parameter.scalar_type()),
-                 c10::DeviceTypeName(parameter.device().type(), /*lower_case=*/true));
+        .warning(
+            "The fused {0} kernel of LibTorch {1} gives wrong results for {2} weights on {3}: falling back to the step of "
+            "torch::optim::{0}.",
+            optimizer_name(kernel), TORCH_VERSION, c10::toString(parameter.scalar_type()),
+            c10::DeviceTypeName(parameter.device().type(), /*lower_case=*/true));
   }
   return right;
 }

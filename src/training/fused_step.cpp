@@ -87,7 +87,7 @@ class FusedStep final : public OptimizerStep {
     const Cleaner cleaner{*this};
     refuse_to_begin();
     if (!sort())
-      throw NotRecordable("no fused kernel steps one of the parameters rightly: sparse, overlapping or of such a dtype");
+      throw NotRecordable("no fused kernel supports one of the parameters: it is sparse, overlapping or of an unsupported dtype");
     const auto calls = std::make_shared<std::vector<FusedCall>>();
     for (size_t i = 0; i < used_; ++i) {
       FusedCall& call = calls->emplace_back(std::exchange(calls_[i], {}));
@@ -207,7 +207,7 @@ class FusedStep final : public OptimizerStep {
       if (kernel_->state_tensors(group.options()) == 0) continue;
       for (const auto& parameter : group.params()) {
         if (parameter.grad().defined() && !kernel_->find_state(parameter).tensors[0].defined())
-          throw NotRecordable("the optimizer meets a parameter for the first time");
+          throw NotRecordable("the optimizer steps a parameter for the first time");
       }
     }
   }

@@ -25,7 +25,7 @@ std::vector<TensorGroup> scaled_gradients_of(torch::optim::Optimizer& optimizer)
       const auto gradient = parameter.grad().is_sparse() ? parameter.grad()._values() : parameter.grad();
       if (gradient.scalar_type() == at::kHalf) {
         throw UsageError(
-            "GradScaler: a parameter has gradients of float16, which cannot be unscaled without loss. Keep weights in "
+            "GradScaler: a parameter has float16 gradients, which cannot be unscaled without loss. Keep weights in "
             "float32 and let mixed_precision fp16 cast them.");
       }
       add_to_groups(kinds, gradient);
@@ -104,7 +104,7 @@ GradScaler::Progress& GradScaler::begin_unscaling(torch::optim::Optimizer& optim
   if (progress.stage == Stage::stepped)
     throw UsageError("GradScaler::unscale_ was called after the step of the optimizer. Call it between backward and step.");
   if (StepRecording::current() && applied_in_ != StepRecording::current())
-    throw NotRecordable("gradients are unscaled whose loss was scaled outside of the step");
+    throw NotRecordable("it unscales gradients of a loss that was scaled outside the step");
   progress.recording = StepRecording::current();
   has_unscaled_ = true;
   return progress;
@@ -227,8 +227,8 @@ void GradScaler::load_state_dict(const StateDict& state) {
   if (!is_enabled()) return;
   if (state.empty()) {
     throw UsageError(
-        "GradScaler::load_state_dict was given an empty state: it was saved by a scaler that was not enabled. Load "
-        "it into such a one, or leave it out.");
+        "GradScaler::load_state_dict was given an empty state: it was saved by a disabled scaler. Load it into a disabled "
+        "scaler, or do not load it.");
   }
   GradScalerOptions loaded = options_;
   loaded.init_scale = state.at("scale").get<double>();

@@ -8,7 +8,7 @@
 namespace accelerate::detail {
 
 void GradientBuffers::collect(const std::vector<at::Tensor>& parameters) {
-  if (StepRecording::current()) throw NotRecordable("gradients are added up in a dtype of their own");
+  if (StepRecording::current()) throw NotRecordable("gradients are accumulated in a separate dtype");
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
     auto& gradient = parameter.mutable_grad();
@@ -27,7 +27,7 @@ void GradientBuffers::collect(const std::vector<at::Tensor>& parameters) {
 }
 
 void GradientBuffers::give_back(const std::vector<at::Tensor>& parameters) {
-  if (StepRecording::current()) throw NotRecordable("gradients are added up in a dtype of their own");
+  if (StepRecording::current()) throw NotRecordable("gradients are accumulated in a separate dtype");
   const at::NoGradGuard no_grad;
   for (const auto& parameter : parameters) {
     const auto found = buffers_.find(parameter.unsafeGetTensorImpl());

@@ -5,7 +5,7 @@
 namespace accelerate {
 
 LRScheduler::LRScheduler(torch::optim::Optimizer& optimizer) : optimizer_(optimizer), base_lrs_(current_lrs()) {
-  if (base_lrs_.empty()) throw UsageError("A scheduler for an optimizer without parameter groups: expected at least one.");
+  if (base_lrs_.empty()) throw UsageError("The scheduler's optimizer has no parameter groups: expected at least one.");
   last_lrs_ = base_lrs_;
 }
 
@@ -29,7 +29,8 @@ void LRScheduler::initial_step() {
 }
 
 void LRScheduler::step() {
-  if (!started_) throw UsageError("A scheduler was stepped that never called start(): expected at the end of its constructor.");
+  if (!started_)
+    throw UsageError("A scheduler was stepped before start() was called. Call start() at the end of its constructor.");
   ++step_count_;
   try {
     update_lr(std::nullopt);
@@ -59,7 +60,7 @@ void LRScheduler::set_lrs(const std::vector<double>& rates) {
   auto& groups = optimizer_.param_groups();
   if (rates.size() != groups.size()) {
     throw UsageError(
-        "A scheduler gave " + std::to_string(rates.size()) + " learning rates for the " + std::to_string(groups.size()) +
+        "A scheduler returned " + std::to_string(rates.size()) + " learning rates for the " + std::to_string(groups.size()) +
         " parameter groups of its optimizer: expected one for each. Add the groups " + "before making the scheduler.");
   }
   for (size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
@@ -111,7 +112,7 @@ StateFields LRScheduler::read_state(const StateDict& state) {
     if (!state.contains(name) || state.at(name).kind() != Value::Kind::list) continue;
     const auto saved = state.at(name).as<Value::List>().size();
     if (saved == groups) continue;
-    throw UsageError("The state of a scheduler of " + std::to_string(saved) + " parameter groups (" + name + "=" +
+    throw UsageError("The scheduler state is for " + std::to_string(saved) + " parameter groups (" + name + "=" +
                      to_string(state.at(name)) + "), but its optimizer has " + std::to_string(groups) + ".");
   }
   StateFields fields(state);

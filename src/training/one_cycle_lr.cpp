@@ -27,7 +27,7 @@ int64_t cycle_length(const OneCycleLROptions& options) {
   if (options.epochs && options.steps_per_epoch) {
     return positive("epochs", *options.epochs) * positive("steps_per_epoch", *options.steps_per_epoch);
   }
-  throw UsageError("OneCycleLR without a length: expected total_steps, or epochs and steps_per_epoch.");
+  throw UsageError("OneCycleLR needs total_steps, or epochs and steps_per_epoch.");
 }
 
 std::vector<double> cycle_values_of_groups(const char* name, const PerGroup& given, size_t groups) {
@@ -61,9 +61,7 @@ void set_cycled_momentum(OptimizerOptions& options, double momentum) {
       set_plain_momentum<SGDOptions>(options, momentum) || set_plain_momentum<RMSpropOptions>(options, momentum)) {
     return;
   }
-  throw UsageError(
-      "OneCycleLR: cycle_momentum for an optimizer other than SGD, RMSprop, Adam and AdamW, whose momentum has no "
-      "name here: set .cycle_momentum = false.");
+  throw UsageError("OneCycleLR: cycle_momentum supports SGD, RMSprop, Adam and AdamW only: set .cycle_momentum = false.");
 }
 
 }  // namespace
@@ -125,8 +123,8 @@ double OneCycleLR::anneal(double start, double end, double part) const {
 
 std::vector<double> OneCycleLR::get_lr() {
   if (last_epoch() > total_steps_) {
-    throw UsageError("OneCycleLR: step " + std::to_string(last_epoch()) + " of a cycle of " + std::to_string(total_steps_) +
-                     ". Make it with as many total_steps as it is stepped.");
+    throw UsageError("OneCycleLR: tried to step " + std::to_string(last_epoch()) + " times, but total_steps is " +
+                     std::to_string(total_steps_) + ". Raise total_steps.");
   }
   const auto step = static_cast<double>(last_epoch());
   size_t phase = 0;

@@ -101,7 +101,7 @@ TEST_F(TogetherCheckpointFolders, WhatHooksWriteIsPartOfTheCheckpointInSubfolder
   const fs::path saved = run.accelerator.save_state(folder / "saved");
   EXPECT_EQ(message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }), "no error");
   once([&] { replace_content(saved / "shards/0", "of ono rank"); });
-  expect_in("shards/0 is damaged", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
+  expect_in("shards/0 is corrupt", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
   once([&] { fs::remove(saved / "shards/0"); });
   expect_in("shards/0 is missing", message_of<CheckpointError>([&] { run.accelerator.load_state(saved); }));
   hook.remove();
@@ -303,7 +303,7 @@ TEST_F(TogetherCheckpointFolders, ASecondAcceleratorOfAProcessDoesNotTakeAwayWha
     heard = message_of<CheckpointError>([&] { second.accelerator.save_state(); });
   });
   EXPECT_EQ(message_of<CheckpointError>([&] { first.accelerator.save_state(); }), "no error");
-  EXPECT_NE(heard.find("This process is saving to"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("Another accelerator of this process is already saving to"), std::string::npos) << heard;
   once([] {});
   EXPECT_EQ(content_of(folder / "checkpoints/checkpoint_0/mine"), "mine");
   hook.remove();

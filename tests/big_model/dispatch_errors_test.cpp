@@ -114,7 +114,7 @@ TEST(DispatchErrors, AnUnreadableShardIsNamed) {
   for (const char* place : {"cpu", "disk"})
     expect_parts(refusal(saved.checkpoint(), {.device_map = place}), {"model-00002-of-00005.safetensors"});
   fs::remove(shard);
-  expect_parts(refusal(saved.checkpoint(), {.device_map = "disk"}), {"model-00002-of-00005.safetensors", "not there"});
+  expect_parts(refusal(saved.checkpoint(), {.device_map = "disk"}), {"model-00002-of-00005.safetensors", "does not exist"});
 }
 
 TEST(DispatchErrors, EmptyWeightsThatNobodyCanMakeAreNamed) {

@@ -187,7 +187,7 @@ TEST_F(OffloadReuse, AChangeThatCannotBeWrittenIsAnErrorAndNotHalfOfAWeight) {
     EXPECT_NE(error.find("head.weight.dat"), std::string::npos) << error;
   }
   const std::string error = message_of<accelerate::CheckpointError>([&] { model(saved.tokens); });
-  EXPECT_NE(error.find("head.weight.dat could not be written whole"), std::string::npos) << error;
+  EXPECT_NE(error.find("head.weight.dat could not be written completely"), std::string::npos) << error;
 }
 
 TEST_F(OffloadReuse, WaitsForWhoeverFillsTheFolder) {

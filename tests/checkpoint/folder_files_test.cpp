@@ -66,7 +66,7 @@ TEST_F(FolderFilesTest, AByteThatChangedIsFoundWhereverItIsAndNothingIsKept) {
       write("passing", bytes);
       overwrite(name, place, static_cast<char>(bytes[place] ^ 1));
       FolderFiles files(folder_.path());
-      EXPECT_EQ(verify(files), std::string(name) + " is damaged: its content is not what was saved");
+      EXPECT_EQ(verify(files), std::string(name) + " is corrupt: its checksum does not match the manifest");
       EXPECT_EQ(files.open("kept")->memory(), nullptr);
     }
   }

@@ -206,7 +206,7 @@ TEST(Saver, ASaveWhoseMainProcessDiedIsCompletedByThoseThatLiveAndKeepsOtherRuns
   ranks[1]->wait_for_output("still writing");
   ranks[0]->wait();
   const auto refused = play("saves_to_a_folder", place).output;
-  EXPECT_NE(refused.find(" saves to " + place.name() + "/saved already"), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" is already saving to " + place.name() + "/saved"), std::string::npos) << refused;
   std::ofstream(place.name() + "/write_on") << "now";
   const auto result = ranks[1]->wait();
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
@@ -249,11 +249,11 @@ TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
   for (size_t i = 0; i < results.size(); ++i) {
     const auto count = [&](const std::string& text) { return RunningProgram::occurrences(results[i].output, text); };
     const std::string all = results[i].output + results[i].errors;
-    EXPECT_EQ(count("heard: save_state: rank 0: Cannot make " + place.name() + "/closed/.saved.unfinished.lock: Permission"), 2)
+    EXPECT_EQ(count("heard: save_state: rank 0: Cannot create " + place.name() + "/closed/.saved.unfinished.lock: Permission"), 2)
         << all;
     EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/model.safetensors: Permission denied."), 1) << all;
     EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/a.safetensors: Permission denied."), 1) << all;
-    EXPECT_EQ(count("heard: load_state: rank 0: Cannot look for " + place.name() + "/unreadable/"), 1) << all;
+    EXPECT_EQ(count("heard: load_state: rank 0: Cannot access " + place.name() + "/unreadable/"), 1) << all;
     EXPECT_EQ(count("Cannot look for checkpoints in " + place.name() + "/hidden/checkpoints: Permission denied."), 1) << all;
     EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
   }
@@ -315,7 +315,7 @@ TEST(Saver, ASecondRunInOneProjectIsRefusedUntilTheFirstHasEnded) {
   first.wait_for_output("saved by ");
   const auto refused = play("saves_once", place).output;
   EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
-  EXPECT_NE(refused.find(" saves to " + place.name() + " already"), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" is already saving to " + place.name()), std::string::npos) << refused;
   EXPECT_EQ(entries_of(place / "checkpoints"), std::set<std::string>{"checkpoint_0"});
   first.signal(SIGKILL);
   first.wait();
@@ -338,7 +338,7 @@ TEST(Saver, ASecondRunInAFolderOfItsOwnIsRefusedWhileTheFirstSaves) {
   first.wait_for_output("saving");
   const auto refused = play("saves_to_a_folder", place).output;
   EXPECT_NE(refused.find("Process " + std::to_string(first.pid()) + " on "), std::string::npos) << refused;
-  EXPECT_NE(refused.find(" saves to " + place.name() + "/saved already"), std::string::npos) << refused;
+  EXPECT_NE(refused.find(" is already saving to " + place.name() + "/saved"), std::string::npos) << refused;
   first.signal(SIGKILL);
   first.wait();
   EXPECT_NE(play("saves_to_a_folder", place).output.find("heard nothing"), std::string::npos);

@@ -100,13 +100,13 @@ TEST(Strangers, TheSecondToClaimARankIsRefusedOnBothSides) {
   const Variables three = {{"WORLD_SIZE", "3"}};
   const auto first = meeting.start(0, three), one = meeting.start(1, three), again = meeting.start(1, three);
   const auto refused = [](const RunningProgram& program) {
-    return program.output().find("claimed already") != std::string::npos;
+    return program.output().find("already claimed") != std::string::npos;
   };
   wait_until("one of two to be refused", [&] { return refused(*one) || refused(*again); });
   const auto last = meeting.start(2, three);
   expect_refused((refused(*one) ? one : again)->wait(), "that rank is already claimed, by rank 1 of 3 of program probe");
   for (const auto* program : {&first, &last, refused(*one) ? &again : &one}) expect_sum(**program, 6);
-  EXPECT_EQ(RunningProgram::occurrences(first->errors(), "claimed already"), 1) << first->errors();
+  EXPECT_EQ(RunningProgram::occurrences(first->errors(), "already claimed"), 1) << first->errors();
 }
 
 constexpr const char* kSecret = "a secret of thirty characters.";

@@ -83,7 +83,7 @@ TEST(Schedulers, AStepThatFailsIsNotCounted) {
   accelerate::OneCycleLR cycle(sgd, {.max_lr = 1, .total_steps = 2});
   cycle.step();
   cycle.step();
-  EXPECT_NE(message_of<UsageError>([&] { cycle.step(); }).find("step 3 of a cycle of 2"), std::string::npos);
+  EXPECT_NE(message_of<UsageError>([&] { cycle.step(); }).find("tried to step 3 times, but total_steps is 2"), std::string::npos);
   EXPECT_EQ(cycle.last_epoch(), 2);
   EXPECT_EQ(cycle.step_count(), 3);
 }
@@ -261,7 +261,7 @@ TEST(Schedulers, CyclesThatCannotMeanAnythingAreErrorsThatSayWhatWasExpected) {
   using accelerate::OneCycleLR;
   auto sgd = sgd_with_rates({1, 2});
   torch::optim::Adagrad adagrad(std::vector<torch::Tensor>{torch::zeros(1)}, torch::optim::AdagradOptions(1));
-  expect_usage_errors({{[&] { OneCycleLR(sgd, {.max_lr = 1}); }, "expected total_steps, or epochs and steps_per_epoch"},
+  expect_usage_errors({{[&] { OneCycleLR(sgd, {.max_lr = 1}); }, "OneCycleLR needs total_steps, or epochs and steps_per_epoch"},
                        {[&] { OneCycleLR(sgd, {.total_steps = 5}); }, "max_lr has 0 values for 2 parameter groups"},
                        {[&] {
                           OneCycleLR(sgd, {.max_lr = {1, 2, 3}, .total_steps = 5});
@@ -279,7 +279,7 @@ TEST(Schedulers, SequencesThatCannotMeanAnythingAreErrorsThatSayWhatWasExpected)
   expect_usage_errors({{[&] {
                           SequentialLR(sgd, {step, of_other}, {1});
                         },
-                        "scheduler 1 belongs to another optimizer"},
+                        "scheduler 1 belongs to a different optimizer"},
                        {[&] {
                           SequentialLR(sgd, {step, step}, {1, 2});
                         },
@@ -287,10 +287,10 @@ TEST(Schedulers, SequencesThatCannotMeanAnythingAreErrorsThatSayWhatWasExpected)
                        {[&] {
                           SequentialLR(sgd, {step, step, step}, {2, 1});
                         },
-                        "milestones that decrease"},
-                       {[&] { SequentialLR(sgd, SchedulerPointers{}, {}); }, "no scheduler"},
+                        "milestones must be in ascending order"},
+                       {[&] { SequentialLR(sgd, SchedulerPointers{}, {}); }, "needs at least one scheduler"},
                        {[&] { SequentialLR(sgd, SchedulerPointers{nullptr}, {}); }, "scheduler 0 is a null pointer"},
-                       {[&] { ChainedScheduler(SchedulerReferences{}); }, "no scheduler"}});
+                       {[&] { ChainedScheduler(SchedulerReferences{}); }, "needs at least one scheduler"}});
 }
 
 TEST(Schedulers, AComposedOneCannotBeEnteredLate) {

@@ -55,15 +55,15 @@ bool uses_cuda() {
 
 void check_can_fork(const char* launcher) {
   if (living_process_states() > 0) {
-    throw UsageError(fmt::format(
-        "{}: this program holds an accelerator or a process state, whose threads and connections its copies would not have. "
-        "Make it inside the function.",
-        launcher));
+    throw UsageError(
+        fmt::format("{}: this process already has an Accelerator or ProcessState, whose threads and connections forked workers "
+                    "do not inherit. Construct it inside the function.",
+                    launcher));
   }
   if (uses_cuda()) {
     throw UsageError(
-        fmt::format("{}: this program has used CUDA, which its copies then cannot. Leave that to the function; a backward pass "
-                    "on the CPU counts too, since it starts a thread for every GPU.",
+        fmt::format("{}: this process has initialized CUDA, which forked workers cannot use then. Use CUDA inside the function "
+                    "only; a backward pass on the CPU counts too, since it starts a thread for every GPU.",
                     launcher));
   }
 }
@@ -83,7 +83,7 @@ void check(const NotebookLauncherOptions& options, int processes, const char* la
   if (options.num_nodes < 1)
     throw UsageError(fmt::format("{}: num_nodes is {}; at least 1 is needed.", launcher, options.num_nodes));
   if (options.node_rank < 0 || options.node_rank >= options.num_nodes) {
-    throw UsageError(fmt::format("{}: node_rank is {}, and there are {} nodes, counted from 0.", launcher, options.node_rank,
+    throw UsageError(fmt::format("{}: node_rank is {}, but there are {} nodes, numbered from 0.", launcher, options.node_rank,
                                  options.num_nodes));
   }
 }

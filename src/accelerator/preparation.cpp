@@ -85,7 +85,7 @@ ProcessState Preparation::join(AcceleratorOptions& options) {
   const auto dtype = options.gradient_accumulation.dtype;
   if (dtype && !c10::isFloatingType(*dtype)) {
     throw UsageError(std::string("gradient_accumulation.dtype is ") + c10::toString(*dtype) +
-                     ": expected one of floating-point numbers.");
+                     ": expected a floating-point dtype.");
   }
   return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
 }
@@ -158,7 +158,7 @@ AcceleratedOptimizer Preparation::prepare_optimizer(torch::optim::Optimizer& opt
 
 AcceleratedOptimizer Preparation::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                     const PlacementOptions& options) {
-  if (!optimizer) throw UsageError("prepare was given a null pointer in the place of an optimizer.");
+  if (!optimizer) throw UsageError("prepare was given a null optimizer.");
   return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
                                              options.device_placement.value_or(options_.device_placement)));
 }

@@ -14,7 +14,7 @@ bool ProcessControl::check_trigger(std::source_location where) {
 
 void ProcessControl::check_index(int index, const char* call) {
   if (index < 0)
-    throw UsageError(std::string(call) + " was given the process " + std::to_string(index) + ": processes count from 0.");
+    throw UsageError(std::string(call) + " was given the process " + std::to_string(index) + ": processes are numbered from 0.");
 }
 
 void ProcessControl::print_line(std::string text) { write_line(1, text); }

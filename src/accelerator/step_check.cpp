@@ -74,8 +74,7 @@ void warn_of_unprepared_parameters(const AcceleratedOptimizer& optimizer, const 
       .warning(
           {.main_process_only = false},
           "A prepared optimizer steps {} of {} parameters that belong to no prepared model: their gradients are not averaged, "
-          "and each of the {} ranks will have values of its own. Make them parameters of a module, and give it to "
-          "accelerator.prepare.",
+          "and their values will diverge between the {} ranks. Register them in a module, and give it to accelerator.prepare.",
           count, parameters.size(), models.front()->state().num_processes());
 }
 
@@ -103,9 +102,8 @@ void StepCheck::find_stepped_models(const AcceleratedOptimizer& optimizer) {
     const auto unknown = model->unknown_parameters();
     if (unknown.empty()) continue;
     throw UsageError(
-        fmt::format("{} got parameters after it was prepared{}: {}. Their gradients are not averaged over the ranks. Give the "
-                    "module its last "
-                    "shape before prepare, or call free_memory() and prepare everything again.",
+        fmt::format("{} got parameters after it was prepared{}: {}. Their gradients are not averaged over the ranks. Register "
+                    "all parameters before prepare, or call free_memory() and prepare everything again.",
                     model->module().name(), at_line(model->where()), fmt::join(unknown, ", ")));
   }
   warn_of_unprepared_parameters(optimizer, models);

@@ -8,7 +8,7 @@ UnevenInputsScope::UnevenInputsScope(JoinScope join, std::shared_ptr<ActiveLoade
     : join_(std::make_unique<JoinScope>(std::move(join))), active_(std::move(active)) {
   // Who has no more batches can follow the collectives of one scope only.
   if (active_->awaits_end_of_data())
-    throw UsageError("join_uneven_inputs was called within such a scope. Make one for all models that the loop trains.");
+    throw UsageError("join_uneven_inputs scopes cannot be nested. Make one scope for all models that the loop trains.");
   active_->on_end_of_data([scope = join_.get()] { scope->finish(); });
   if (!even_batches) return;
   for (auto loader : loaders) {

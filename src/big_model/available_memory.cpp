@@ -18,7 +18,7 @@ double available_host_memory(const std::string& meminfo) {
       break;
     }
   }
-  throw Error("The memory of this machine is not known: " + meminfo + " has no readable MemAvailable. Give max_memory.");
+  throw Error("The available host memory is unknown: " + meminfo + " has no readable MemAvailable. Give max_memory.");
 }
 
 }  // namespace accelerate::detail

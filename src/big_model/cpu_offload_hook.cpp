@@ -60,8 +60,7 @@ std::optional<c10::Device> begin_call(CpuOffload& hook) { return hook.begin_call
 namespace {
 
 detail::CpuOffload& hook_in(const UserCpuOffloadHook& hook) {
-  if (!hook.hook())
-    throw UsageError("This hook is of no model. cpu_offload_with_hook gives one for the model that is handed to it.");
+  if (!hook.hook()) throw UsageError("This hook belongs to no model. Get one from cpu_offload_with_hook.");
   return *hook.hook();
 }
 

@@ -86,7 +86,7 @@ void check_names(const torch::nn::Module& model, const DeviceMap& device_map, co
   for (const auto& entry : device_map) {
     if (entry.first.empty() || known.contains(entry.first)) continue;
     const std::string advice = names.empty() ? "; the model has none" : closest_hint(entry.first, names, "'", "'");
-    throw UsageError("The device map has a place for '" + entry.first + "', but the model has no module or tensor of that name" +
+    throw UsageError("The device map has an entry for '" + entry.first + "', but the model has no module or tensor of that name" +
                      advice + ".");
   }
 }
@@ -132,7 +132,7 @@ void check_device_map(const torch::nn::Module& model, const DeviceMap& device_ma
     if (!device_map.place_of(tensor.first)) missing += (missing.empty() ? "" : ", ") + tensor.first;
   }
   if (!missing.empty()) {
-    throw UsageError("The device map gives no place to: " + missing +
+    throw UsageError("The device map gives no device for: " + missing +
                      ". Add entries for them or for modules that contain them; \"\" is the whole model.");
   }
   check_names(model, device_map, tensors);

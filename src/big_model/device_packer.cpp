@@ -114,7 +114,7 @@ void DevicePacker::put(const ModulePart& part, const Ties& ties) {
   packing_.map[part.name] = place();
   if (part.is_module) packing_.buffers[place()] += part.buffers_size;
   for (const ModulePart* owner : ties.owners) {
-    say("  and so does {}, which has a weight of it", owner->name);
+    say("  and so does {}, which shares a weight with it", owner->name);
     packing_.map[owner->name] = place();
     std::erase(queue_, owner);
   }

@@ -22,7 +22,7 @@ void check_device(const c10::Device& device) {
   const auto* guard = c10::impl::hasDeviceGuardImpl(device.type()) ? c10::impl::getDeviceGuardImpl(device.type()) : nullptr;
   const int count = guard ? guard->deviceCount() : 0;
   if (std::max<int>(device.index(), 0) < count) return;
-  throw UsageError(fmt::format("The device map needs {}, and there {} {} here.", device.str(),
+  throw UsageError(fmt::format("The device map needs {}, but there {} {} here.", device.str(),
                                count == 1 ? "is one" : fmt::format("are {}", count),
                                c10::DeviceTypeName(device.type(), true) + (count == 1 ? " device" : " devices")));
 }

@@ -149,7 +149,7 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
   if (!tensor.is_meta()) return (record_of(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);
   if (const auto log = InitLog::of(tensor)) return log->replay(std::vector{tensor})[0].to(weight.dtype);
   throw CheckpointError(
-      fmt::format("The weight {} is empty, and nothing has its elements: the checkpoint lacks it, and it was not made under "
+      fmt::format("The weight {} is on the meta device and has no data: the checkpoint lacks it, and it was not created under "
                   "InitEmptyWeights.",
                   weight.group->name()));
 }
@@ -157,10 +157,9 @@ at::Tensor Dispatcher::value_of(const Weight& weight) const {
 at::Tensor Dispatcher::storage_of(const Weight& weight) const {
   const WeightGroup& group = *weight.group;
   if (weight.dtype != group.tensor().scalar_type()) {
-    throw UsageError(
-        fmt::format("{} cannot be converted to another dtype: it is a view of memory that it does not fill in order. "
-                    "Leave dtype out, or make it contiguous.",
-                    group.name()));
+    throw UsageError(fmt::format(
+        "{} cannot be converted to another dtype: it is a non-contiguous view. Leave dtype out, or make it contiguous.",
+        group.name()));
   }
   at::Tensor bytes = at::empty({static_cast<int64_t>(group.storage_bytes())}, at::kByte);
   bytes.zero_();
@@ -212,10 +211,9 @@ std::shared_ptr<WeightStore> Dispatcher::store_at(const StoredTensor& stored) {
 
 OffloadWriter& Dispatcher::writer(const std::string& weight) {
   if (options_.offload_dir.empty()) {
-    throw UsageError(
-        fmt::format("{} goes to disk, and no file has it as it is needed. Name a folder for it: offload_folder "
-                    "(offload_dir for dispatch_model).",
-                    weight));
+    throw UsageError(fmt::format(
+        "{} is offloaded to disk, but no file holds it in the needed form. Set offload_folder (offload_dir for dispatch_model).",
+        weight));
   }
   if (!writer_) writer_.emplace(options_.offload_dir);
   return *writer_;
@@ -296,7 +294,8 @@ void Dispatcher::take_offloaded() {
   for (const auto& [weight, stored] : all) weight->written = stored;
   if (!drops) return;
   get_logger("accelerate")
-      .warning("{} has the weights that go to disk: they are used instead of those in memory.", options_.offload_dir);
+      .warning("{} already has the weights that are offloaded to disk: they are used instead of those in memory.",
+               options_.offload_dir);
 }
 
 uint64_t Dispatcher::budget(std::optional<uint64_t> limit) const {

@@ -30,8 +30,8 @@ void warn_of_homeless_buffers(const Packing& packing, const MaxMemory& limits) {
   if (!has_accelerator || homeless == 0 || homeless <= largest_room) return;
   get_logger("accelerate")
       .warning(
-          "The buffers of offloaded layers need {} bytes, more than any accelerator has left. offload_buffers = true sends them "
-          "along with the layers.",
+          "The buffers of offloaded layers need {} bytes, more than any accelerator has left. offload_buffers = true offloads "
+          "them with the layers.",
           homeless);
 }
 
@@ -40,7 +40,8 @@ void tell_of_empty_places(const Packing& packing) {
   for (const auto& [place, bytes] : packing.too_small) {
     places += accelerate::format("{}{} (at least {} bytes)", places.empty() ? "" : ", ", place, bytes);
   }
-  if (!places.empty()) get_logger("accelerate").info("No part of the model fitted into: {}. Their limits can be raised.", places);
+  if (!places.empty())
+    get_logger("accelerate").info("No part of the model fits on: {}. Raise their limits in max_memory to use them.", places);
 }
 
 /// A module that is spread over places has no entry, so its own buffers have none either: they go where the first of it went.

@@ -26,7 +26,7 @@ MaxMemory memory_of_this_machine() {
       memory[Place(index)] = *free;
     } else {
       get_logger("accelerate")
-          .info("Accelerator {} does not tell its memory and gets no weights; max_memory can give it some.", index);
+          .info("The memory of accelerator {} is unknown, so it gets no weights. Set its limit in max_memory.", index);
     }
   }
   memory[c10::kCPU] = available_host_memory();
@@ -113,7 +113,7 @@ MaxMemory get_max_memory(const MaxMemory& max_memory) {
   const int count = accelerator_count();
   for (const auto& entry : max_memory) {
     if (!entry.first.is_indexed() || entry.first.device().index() < count) continue;
-    get_logger("accelerate").warning("max_memory has a limit for accelerator {}, but this machine has {}.", entry.first, count);
+    get_logger("accelerate").warning("max_memory has a limit for accelerator {}, but this host has {}.", entry.first, count);
   }
   return in_filling_order(max_memory);
 }

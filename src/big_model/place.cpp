@@ -21,7 +21,7 @@ bool is_kind_with_index(c10::DeviceType type) { return type != c10::kCPU && type
 
 c10::DeviceIndex checked_index(int64_t index) {
   if (index < 0 || index > std::numeric_limits<c10::DeviceIndex>::max()) {
-    throw UsageError("There is no accelerator " + std::to_string(index) + "; they are counted from 0 to " +
+    throw UsageError("There is no accelerator " + std::to_string(index) + "; they are numbered from 0 to " +
                      std::to_string(std::numeric_limits<c10::DeviceIndex>::max()) + ".");
   }
   return static_cast<c10::DeviceIndex>(index);
@@ -38,7 +38,7 @@ c10::Device device_of(const std::string& text) {
     return c10::Device(text);
   } catch (const c10::Error&) {
     throw UsageError("'" + text +
-                     "' is no place for weights. Write cpu, disk, the index of an accelerator such as 0, or a device such as "
+                     "' is not a device. Use cpu, disk, the index of an accelerator such as 0, or a device such as "
                      "cuda:0.");
   }
 }
@@ -76,7 +76,7 @@ Place Place::disk() {
 bool Place::is_indexed() const { return !on_disk_ && is_kind_with_index(device_.type()); }
 
 c10::Device Place::device() const {
-  if (on_disk_) throw UsageError("The disk is no device: ask is_disk() before device().");
+  if (on_disk_) throw UsageError("The disk is not a device: check is_disk() before device().");
   return device_;
 }
 

@@ -22,8 +22,8 @@ void tie_weights(torch::nn::Module& module, at::Tensor& member, const at::Tensor
     item.value() = member = shared;
     return;
   }
-  throw UsageError("tie_weights was given a tensor that is no parameter which " + module.name() +
-                   " itself has registered. Give the module that has it, as in tie_weights(*head, head->weight, "
+  throw UsageError("tie_weights was given a tensor that is not a parameter of " + module.name() +
+                   " itself. Give the module that registered it, as in tie_weights(*head, head->weight, "
                    "embedding->weight).");
 }
 

@@ -55,7 +55,7 @@ StepCapture::StepCapture(std::function<RunParts()> parts, c10::Device device, Ca
       where_(where) {
   if (options.warmup_steps < 1) {
     throw UsageError("capture was given warmup_steps=" + std::to_string(options.warmup_steps) +
-                     ": expected at least 1, in which optimizers make their state.");
+                     ": expected at least 1, so that optimizers can create their state.");
   }
 }
 
@@ -64,8 +64,8 @@ void StepCapture::begin() {
   state_.emplace(find_parts_());
   recorder_ = (options_.graph_device != nullptr ? options_.graph_device : make_graph_device)(device_);
   if (recorder_) return;
-  tell(device_.is_cpu() ? "a CPU does what it is told at once, there is nothing to record"
-                        : "this LibTorch records nothing for the device " + device_.str());
+  tell(device_.is_cpu() ? "only steps on a GPU can be recorded"
+                        : "this build of LibTorch cannot record steps on " + device_.str());
 }
 
 std::optional<size_t> StepCapture::run(const StepCall& call) {
@@ -99,8 +99,8 @@ StepCapture::Kind& StepCapture::find_kind(const StepCall& call) {
   const auto inputs = text_of(call.inputs);
   if (known_inputs_.empty()) known_inputs_ = inputs;
   if (inputs != known_inputs_ && !std::exchange(other_inputs_told_, true))
-    tell("its inputs are " + inputs + " and were " + known_inputs_ + ": steps of each kind are recorded apart, after " +
-         std::to_string(options_.warmup_steps) + " that run eagerly");
+    tell("its inputs are " + inputs + " and were " + known_inputs_ + ": each kind of step is recorded separately, after " +
+         std::to_string(options_.warmup_steps) + " eager steps");
   return found->second;
 }
 
@@ -117,7 +117,7 @@ void StepCapture::forget(Kind& kind) {
   kind.in_vain = in_vain;
   if (in_vain < 3) return;
   kind.refused = true;
-  tell("options of its optimizer, or the places of its weights, change from call to call: does a scheduler cycle momentum?");
+  tell("the options of its optimizer, or the addresses of its weights, change between calls: does a scheduler cycle momentum?");
 }
 
 /// NCCL takes it for granted that processes record and replay a collective together, and the same recording.
@@ -129,7 +129,7 @@ StepCapture::Way StepCapture::agree_on_way(Kind& kind, const StepCall& call) {
     way = Way::record;
   }
   if (all_agree({static_cast<int64_t>(way), kind.graph ? kind.recording_number : 0})) return way;
-  if (way != Way::eager) tell("processes are at steps of different kinds, which are run eagerly");
+  if (way != Way::eager) tell("ranks are at different kinds of steps, which run eagerly");
   return Way::eager;
 }
 
@@ -182,10 +182,10 @@ bool StepCapture::may_record(Kind& kind, const StepCall& call) {
   std::string reason;
   for (const auto* tensor : call.inputs.tensors) {
     const auto fault = tensor->defined() ? fault_of(*tensor) : "";
-    if (!fault.empty()) reason = "an input of it " + fault;
+    if (!fault.empty()) reason = "one of its inputs " + fault;
   }
   if (!call.inputs.other.empty()) reason = "it is given " + call.inputs.other + ", which would be the same at every replay";
-  if (call.opaque_result) reason = "it returns a " + c10::demangle(call.opaque_result) + ", which is no result of the device";
+  if (call.opaque_result) reason = "it returns a " + c10::demangle(call.opaque_result) + ", in which no tensor can be found";
   const auto graphs =
       std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
   if (graphs >= options_.max_graphs)
@@ -238,7 +238,7 @@ std::string StepCapture::try_to_record(StepGraph& graph, const StepCall& call) {
   } catch (const std::exception& error) {
     return "after " + watch.last() + ": " + first_line(error.what());
   } catch (...) {
-    return "after " + watch.last() + " it throws what is no exception of the standard";
+    return "after " + watch.last() + " it throws something that is not a std::exception";
   }
 }
 

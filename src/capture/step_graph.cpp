@@ -65,7 +65,7 @@ void StepGraph::record_body(GraphDevice& device, const StepCall& call, const Ope
     recording_.begin_with(before.gradients, [&watch, start = watch.fingerprint()] { return watch.fingerprint() != start; });
     const StepRecording::Scope scope(recording_);
     const NoHostCollectives refused(
-        [] { throw NotRecordable("processes gather objects or wait for each other in it, which replays would not do"); });
+        [] { throw NotRecordable("it gathers objects or waits for other processes, which replays would not do"); });
     call.body();
   });
   at::autocast::clear_cache();
@@ -73,7 +73,7 @@ void StepGraph::record_body(GraphDevice& device, const StepCall& call, const Ope
 
 void StepGraph::check(const Before& before) const {
   if (versions_of(inputs_) != before.inputs)
-    throw NotRecordable("it writes to an input, which the caller would not see: write to a tensor that is none");
+    throw NotRecordable("it writes to an input, which the caller would not see: write to another tensor");
   const RunParts& parts = state_.parts();
   if (parts.scaler && parts.scaler->awaits_step())
     throw NotRecordable("gradients are unscaled in it, and their optimizer does not step in it");

@@ -43,7 +43,7 @@ void rethrow_while(const std::string& doing) {
   } catch (const std::exception& error) {
     std::throw_with_nested(Error(error.what() + ending));
   } catch (...) {
-    std::throw_with_nested(Error("an exception that says nothing" + ending));
+    std::throw_with_nested(Error("an exception without a message" + ending));
   }
 }
 

@@ -14,7 +14,7 @@ SamplerBatches::SamplerBatches(std::shared_ptr<Sampler> sampler, const BatchOpti
 }
 
 void SamplerBatches::set_sampler(std::shared_ptr<Sampler> sampler) {
-  if (!sampler) throw UsageError("SamplerBatches was given no sampler; expected one that says which samples to take.");
+  if (!sampler) throw UsageError("SamplerBatches was given a null sampler.");
   sampler_ = std::move(sampler);
 }
 

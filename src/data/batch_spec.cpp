@@ -25,9 +25,9 @@ std::optional<int64_t> shrunk_length(const LoaderSpec& spec) {
 void check_indices(const Indices& indices, const std::optional<int64_t>& shrunk_to, const std::string& dataset_type) {
   for (const int64_t index : indices) {
     if (!shrunk_to || index < *shrunk_to) continue;
-    throw UsageError("a dataset (" + dataset_type + ") that has shrunk to " + std::to_string(*shrunk_to) +
-                     " samples was asked for sample " + std::to_string(index) +
-                     ". A sampler with a length of its own must follow the length of its dataset.");
+    throw UsageError("the dataset (" + dataset_type + ") has shrunk to " + std::to_string(*shrunk_to) +
+                     " samples, but the sampler returned sample " + std::to_string(index) +
+                     ". A sampler with its own length must follow the length of its dataset.");
   }
 }
 

@@ -16,21 +16,20 @@ std::string which_sample(size_t position, const CollatePlace& place) {
 
 std::string whereabouts(const CollatePlace& place) { return place.path.empty() ? "" : " at " + place.path; }
 
-constexpr const char* kAdvice =
-    " Make them equal (pad them in the dataset), or give the DataLoader a collate function that joins them.";
+constexpr const char* kAdvice = " Pad them to the same shape in the dataset, or give the DataLoader a collate function.";
 
 void expect_alike(const std::vector<Leaves>& samples, const CollatePlace& place) {
   const Leaves& first = samples.front();
   for (size_t i = 1; i < samples.size(); ++i) {
     if (samples[i].outline != first.outline) {
       throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) +
-                       " cannot be joined into a batch: they are nested" + whereabouts(place) + " as " + first.outline + " and " +
-                       samples[i].outline + " (t is a tensor)." + kAdvice);
+                       " cannot be collated into a batch: they are nested" + whereabouts(place) + " as " + first.outline +
+                       " and " + samples[i].outline + " (t is a tensor)." + kAdvice);
     }
     for (size_t t = 0; t < first.tensors.size(); ++t) {
       const at::Tensor &ours = *first.tensors[t], &theirs = *samples[i].tensors[t];
       if (ours.defined() == theirs.defined() && (!ours.defined() || ours.sizes() == theirs.sizes())) continue;
-      throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be joined into a batch: tensor " +
+      throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be collated into a batch: tensor " +
                        std::to_string(t + 1) + " of " + std::to_string(first.tensors.size()) + whereabouts(place) + " is " +
                        describe(ours) + " in one and " + describe(theirs) + " in the other." + kAdvice);
     }
@@ -56,8 +55,8 @@ void stack(const std::vector<Leaves>& samples, const CollatePlace& place) {
     try {
       joined = at::stack(column);
     } catch (const c10::Error& error) {
-      throw UsageError(which_sample(0, place) + " and those after it cannot be joined into a batch" + whereabouts(place) + ": " +
-                       error.what_without_backtrace());
+      throw UsageError(which_sample(0, place) + " and those after it cannot be collated into a batch" + whereabouts(place) +
+                       ": " + error.what_without_backtrace());
     }
   }
 }
@@ -71,23 +70,21 @@ at::Tensor tensor_of(const std::vector<double>& numbers, bool single_precision) 
 at::Tensor tensor_of_truths(const std::vector<int64_t>& truths) { return filled<bool>(truths, at::kBool); }
 
 void no_samples_to_join() {
-  throw UsageError(
-      "a batch cannot be made of no samples. Where batches of none are meant, give the DataLoader a collate function that makes "
-      "them.");
+  throw UsageError("an empty batch cannot be collated. If empty batches are intended, give the DataLoader a collate function.");
 }
 
 void expect_equal_lengths(const std::vector<size_t>& lengths, const CollatePlace& place) {
   for (size_t i = 1; i < lengths.size(); ++i) {
     if (lengths[i] == lengths.front()) continue;
-    throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be joined into a batch: their lists" +
+    throw UsageError(which_sample(0, place) + " and " + which_sample(i, place) + " cannot be collated into a batch: their lists" +
                      whereabouts(place) + " have " + std::to_string(lengths.front()) + " and " + std::to_string(lengths[i]) +
                      " elements." + kAdvice);
   }
 }
 
 void unequal_keys(size_t sample, const CollatePlace& place) {
-  throw UsageError(which_sample(0, place) + " and " + which_sample(sample, place) + " cannot be joined into a batch: their maps" +
-                   whereabouts(place) + " have other keys." + kAdvice);
+  throw UsageError(which_sample(0, place) + " and " + which_sample(sample, place) +
+                   " cannot be collated into a batch: their maps" + whereabouts(place) + " have different keys." + kAdvice);
 }
 
 }  // namespace accelerate::detail

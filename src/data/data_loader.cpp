@@ -34,7 +34,7 @@ class PlainPass : public LoaderPass {
 
 int64_t known(const std::optional<int64_t>& number, const char* what, const LoaderSpec& spec) {
   if (number) return *number;
-  throw UsageError(std::string(what) + " of a loader of " + spec.dataset_type + " is not known.");
+  throw UsageError(std::string(what) + " of a loader over " + spec.dataset_type + " is unknown.");
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ Value DispatchPass::join(const std::vector<ErasedBatch>& batches) const {
   } catch (const UsageError& error) {
     throw UsageError(
         std::string(error.what()) +
-        " With dispatch_batches the main process joins a batch for each process; batches that do not fit together need "
-        "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is cut up for all).");
+        " With dispatch_batches the main process concatenates one batch per process; if their shapes differ, set "
+        "dispatch_batches=false (every process reads its own) or split_batches=true (one batch is split among all).");
   }
   return spec().reader->to_value(batches.front());
 }
@@ -89,7 +89,7 @@ std::optional<DispatchPass::Round> DispatchPass::fetch() {
       text = error.what();
     } catch (...) {
       failure = std::current_exception();
-      text = "an exception that says nothing";
+      text = "an exception without a message";
     }
     Value outline;
     if (batch) {

@@ -23,8 +23,8 @@ Value keep_items(Value list, std::optional<int64_t> rows) {
 }
 
 void not_in_a_list(const std::string& what) {
-  throw UsageError("gather_for_metrics was given something that is neither tensors nor a vector (" + what +
-                   "): put objects into a std::vector, one for each sample.");
+  throw UsageError("gather_for_metrics takes tensors or a vector, but was given " + what +
+                   ": put objects into a std::vector, one for each sample.");
 }
 
 }  // namespace accelerate::detail

@@ -14,7 +14,7 @@ void check_resumable(const LoaderCore& loader, const StateDict& state, const Loa
   const auto saved = state.at("batch_size");
   const auto mine = spec.whole_batch_size();
   if (saved.is_none() ? mine.has_value() : saved.get<int64_t>() != mine) {
-    difference = "its batch_size is " + (mine ? std::to_string(*mine) : "not known") + ", and was " + to_string(saved) +
+    difference = "its batch_size is " + (mine ? std::to_string(*mine) : "unknown") + ", and was " + to_string(saved) +
                  " when the checkpoint was saved";
   } else if (at.order && (!loader.sharing->dispatch || loader.sharing->state.is_main_process())) {
     difference = at.order->difference_to(PassOrder::of(spec));
@@ -22,7 +22,7 @@ void check_resumable(const LoaderCore& loader, const StateDict& state, const Loa
   if (difference.empty()) return;
   throw UsageError("a loader of " + spec.dataset_type + " cannot resume in the middle of epoch " + std::to_string(at.epoch) +
                    ": " + difference +
-                   ", so that samples would come twice or never. Resume with the same data, or start the epoch anew: "
+                   ", so samples would be repeated or skipped. Resume with the same data, or restart the epoch: "
                    "load_state(folder, {.restart_epoch = true}).");
 }
 
@@ -76,7 +76,7 @@ int64_t LoaderCore::shared_by(int64_t batches) const {
 }
 
 StateDict AnyDataLoader::state_dict() const {
-  if (!prepared()) throw UsageError("a loader has a state when an accelerator has prepared it, and this one was not.");
+  if (!prepared()) throw UsageError("only a prepared loader has a state, and this one was not prepared.");
   const LoaderSpec& spec = core_->spec;
   // Until the next pass begins, what was loaded is where the run is.
   const LoaderProgress& at = core_->resumed ? *core_->resumed : *core_->progress;

@@ -139,7 +139,7 @@ Value RandomNumbers::to_value() const {
 
 RandomNumbers RandomNumbers::from_value(const Value& value) {
   const auto& numbers = value.as<Value::List>();
-  if (numbers.size() != 3) throw UsageError("three random states were expected, not " + std::to_string(numbers.size()) + ".");
+  if (numbers.size() != 3) throw UsageError("expected three random states, got " + std::to_string(numbers.size()) + ".");
   return {numbers_from(numbers[0]), numbers_from(numbers[1]), numbers_from(numbers[2])};
 }
 

@@ -15,14 +15,13 @@ void expect(bool right, const std::string& message) {
 }
 
 void check_workers(const DataLoaderOptions& options) {
-  expect(options.num_workers >= 0, "num_workers=" + std::to_string(options.num_workers) +
-                                       "; expected 0 (read in the training "
-                                       "thread) or more.");
+  expect(options.num_workers >= 0,
+         "num_workers=" + std::to_string(options.num_workers) + "; expected 0 (read in the training thread) or more.");
   expect(options.timeout >= 0, "timeout=" + std::to_string(options.timeout) + "; expected seconds, or 0 for none.");
   if (options.num_workers == 0) {
-    expect(options.timeout == 0, "timeout is the time that a worker may take, and there are none: set num_workers.");
-    expect(!options.prefetch_factor, "prefetch_factor is what each worker reads ahead, and there are none: set num_workers.");
-    expect(!options.persistent_workers, "persistent_workers keeps workers, and there are none: set num_workers.");
+    expect(options.timeout == 0, "timeout needs num_workers > 0.");
+    expect(!options.prefetch_factor, "prefetch_factor needs num_workers > 0.");
+    expect(!options.persistent_workers, "persistent_workers needs num_workers > 0.");
   }
   expect(options.prefetch_factor.value_or(2) >= 1,
          "prefetch_factor=" + std::to_string(options.prefetch_factor.value_or(2)) + "; expected at least 1.");
@@ -30,24 +29,24 @@ void check_workers(const DataLoaderOptions& options) {
 
 void check_order(const DataLoaderOptions& options, bool iterable) {
   if (iterable) {
-    expect(!options.shuffle, "shuffle needs a dataset with size() and get(i), and this one is read one sample after the other.");
+    expect(!options.shuffle, "shuffle needs a dataset with size() and get(i), but this one is iterable.");
     expect(!options.sampler && !options.batch_sampler,
-           "a sampler needs a dataset with size() and get(i), and this one is read one sample after the other.");
+           "a sampler needs a dataset with size() and get(i), but this one is iterable.");
   }
-  expect(!options.sampler || !options.shuffle, "shuffle is a sampler itself: give one of sampler and shuffle.");
+  expect(!options.sampler || !options.shuffle, "sampler is mutually exclusive with shuffle.");
   if (options.batch_sampler) {
     expect(options.batch_size == 1 && !options.shuffle && !options.sampler && !options.drop_last,
-           "batch_sampler says it all: do not give batch_size, shuffle, sampler or drop_last with it.");
+           "batch_sampler is mutually exclusive with batch_size, shuffle, sampler and drop_last.");
   } else if (options.batch_size) {
     expect(*options.batch_size >= 1, "batch_size=" + std::to_string(*options.batch_size) + "; expected at least 1, or nothing.");
   } else {
-    expect(!options.drop_last, "drop_last drops a short batch, and without batch_size there are no batches.");
+    expect(!options.drop_last, "drop_last needs batch_size: without it, there are no batches.");
   }
 }
 
 std::shared_ptr<Sampler> sampler_for(const LoaderSpec& spec) {
   if (spec.options.sampler) return spec.options.sampler;
-  expect(spec.reader->size().has_value(), "the dataset (" + spec.dataset_type + ") does not know its size: give a sampler.");
+  expect(spec.reader->size().has_value(), "the dataset (" + spec.dataset_type + ") has no known size: give a sampler.");
   const DatasetLength length = [reader = spec.reader] { return reader->size().value_or(0); };
   if (spec.options.shuffle) {
     return std::make_shared<RandomSampler>(length, RandomSamplerOptions{.generator = spec.options.generator});

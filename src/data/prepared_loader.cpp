@@ -21,8 +21,8 @@ bool dispatches(const LoaderSpec& spec, const LoaderPreparation& preparation) {
         "dispatch_batches sends batches from device to device: it needs device placement, which is off for this loader.");
   }
   if (wanted && preparation.state.use_distributed() && !spec.reader->sends()) {
-    throw UsageError("dispatch_batches sends batches to other processes, and a batch of " + spec.dataset_type +
-                     " has something in it that cannot travel. Set dispatch_batches=false, and every process reads its own.");
+    throw UsageError("dispatch_batches sends batches to other processes, but a batch of " + spec.dataset_type +
+                     " has a member that cannot be sent. Set dispatch_batches=false, so that every process reads its own.");
   }
   return wanted;
 }
@@ -31,8 +31,8 @@ void check_split(const LoaderSpec& spec, int num_processes) {
   const auto size = spec.iterable() ? spec.iterable_batch : spec.batches ? spec.batches->batch_size() : std::nullopt;
   if (!size) {
     throw UsageError(
-        "split_batches cuts each batch into equal parts, and the size of these batches is not known: give batch_size, "
-        "or a batch sampler that has one.");
+        "split_batches splits each batch into equal parts, but the batch size is unknown: give batch_size, or a batch sampler "
+        "that has one.");
   }
   if (*size > 1 && *size % num_processes != 0) {
     throw UsageError("split_batches with batch_size=" + std::to_string(*size) + " on " + std::to_string(num_processes) +
@@ -93,8 +93,7 @@ void shard_stream(LoaderSpec& spec, bool split_batches, int num_processes, int p
 
 void shard_batches(LoaderSpec& spec, const DataLoaderConfiguration& configuration, int num_processes, int process_index) {
   if (!spec.batches) {
-    throw UsageError(
-        "a loader without batch_size cannot be shared out among processes, since that is done by batches: give it one.");
+    throw UsageError("a loader without batch_size cannot be sharded, because processes get whole batches: set batch_size.");
   }
   spec.batches = std::make_shared<BatchSamplerShard>(spec.batches, BatchShardOptions{.num_processes = num_processes,
                                                                                      .process_index = process_index,

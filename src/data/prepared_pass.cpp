@@ -67,8 +67,8 @@ void PreparedPass::compare_lengths() const {
   }
   throw UsageError("the number of samples of " + spec().dataset_type +
                    " is not the same on all processes when a pass begins: " + lengths +
-                   ". Each would shuffle another order, and samples would come twice or never: let the dataset grow "
-                   "or shrink by the same on all of them, between passes.");
+                   ". Each would shuffle differently, and samples would be repeated or skipped: resize the dataset equally on "
+                   "all processes, between passes.");
 }
 
 ErasedBatch PreparedPass::next() {

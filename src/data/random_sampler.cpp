@@ -103,15 +103,15 @@ void check_weights(const std::vector<double>& weights, int64_t num_samples, bool
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] < 0) {
       throw UsageError("WeightedRandomSampler was given the weight " + std::to_string(weights[i]) + " for sample " +
-                       std::to_string(i) + "; expected a finite number that is not negative.");
+                       std::to_string(i) + "; expected a finite, non-negative number.");
     }
     if (weights[i] > 0) ++possible;
   }
   const int64_t needed = replacement ? 1 : num_samples;
   if (possible < needed) {
-    throw UsageError("WeightedRandomSampler was given " + std::to_string(possible) + " weights above 0 and is to draw " +
+    throw UsageError("WeightedRandomSampler was given " + std::to_string(possible) + " positive weights, but draws " +
                      std::to_string(num_samples) + (replacement ? "." : " without replacement.") + " Expected at least " +
-                     std::to_string(needed) + " of them" + (replacement ? "." : "; give more, or set replacement."));
+                     std::to_string(needed) + " positive weights" + (replacement ? "." : "; give more, or set replacement."));
   }
 }
 

@@ -26,7 +26,7 @@ void ShardPass::read_first() {
   for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
   if (!had_batches_ && sharing().dispatch) {
     throw UsageError("there is no batch to dispatch: " + spec().dataset_type +
-                     " has no samples, or fewer than a batch and drop_last.");
+                     " has no samples, or fewer than one batch with drop_last.");
   }
   if (!ahead_) position().end_of_dataloader = had_batches_;
   send(ahead_);

@@ -10,14 +10,14 @@ namespace {
 void check_process(const std::string& who, int num_processes, int process_index) {
   if (num_processes < 1 || process_index < 0 || process_index >= num_processes) {
     throw UsageError(who + " was given process_index " + std::to_string(process_index) + " of num_processes " +
-                     std::to_string(num_processes) + "; expected an index from 0 to one below the number.");
+                     std::to_string(num_processes) + "; expected 0 <= process_index < num_processes.");
   }
 }
 
 void check_divisible(const std::string& who, std::optional<int64_t> batch_size, int num_processes) {
   if (batch_size && *batch_size % num_processes == 0) return;
-  throw UsageError(who + " is to split batches between " + std::to_string(num_processes) + " processes, and the batch size is " +
-                   (batch_size ? std::to_string(*batch_size) : "not known") +
+  throw UsageError(who + " splits batches between " + std::to_string(num_processes) + " processes, but the batch size is " +
+                   (batch_size ? std::to_string(*batch_size) : "unknown") +
                    "; expected a multiple of the number of processes. Choose another batch size, or turn split_batches off.");
 }
 
@@ -47,9 +47,9 @@ struct SharedPass {
     }
     std::optional<Indices> batch = next();
     if (batch && full_length && static_cast<int64_t>(batch->size()) > *full_length) {
-      throw UsageError("A batch sampler whose batch_size is " + std::to_string(*full_length) + " gave a batch of " +
+      throw UsageError("A batch sampler with batch_size " + std::to_string(*full_length) + " returned a batch of " +
                        std::to_string(batch->size()) +
-                       "; expected none that is longer. One whose batches vary has no batch_size.");
+                       "; expected at most batch_size. A sampler of varying batches must not have a batch_size.");
     }
     return batch;
   }
@@ -171,7 +171,7 @@ class SlicePass : SharedPass {
 
 BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSampler> batches, const BatchShardOptions& options)
     : whole_(std::move(batches)), options_(options) {
-  if (!whole_) throw UsageError("BatchSamplerShard was given no batch sampler; expected one whose batches to share.");
+  if (!whole_) throw UsageError("BatchSamplerShard was given a null batch sampler.");
   check_process("BatchSamplerShard", options_.num_processes, options_.process_index);
   if (options_.split_batches) check_divisible("BatchSamplerShard", whole_->batch_size(), options_.num_processes);
 }
@@ -199,9 +199,9 @@ std::optional<int64_t> BatchSamplerShard::total_batch_size() const {
 
 SkipBatchSampler::SkipBatchSampler(std::shared_ptr<BatchSampler> batches, int64_t skip_batches)
     : whole_(std::move(batches)), skip_batches_(skip_batches) {
-  if (!whole_) throw UsageError("SkipBatchSampler was given no batch sampler; expected one whose first batches to skip.");
+  if (!whole_) throw UsageError("SkipBatchSampler was given a null batch sampler.");
   if (skip_batches_ < 0) {
-    throw UsageError("SkipBatchSampler was to skip " + std::to_string(skip_batches_) + " batches; expected 0 or more.");
+    throw UsageError("SkipBatchSampler was given skip_batches=" + std::to_string(skip_batches_) + "; expected 0 or more.");
   }
 }
 

@@ -59,8 +59,8 @@ WorkerPool::WorkerPool(int count) : desk_(std::make_shared<Desk>()) {
   if (refusal.empty()) return;
   const size_t started = threads_.size();
   close();
-  throw Error("DataLoader: num_workers=" + std::to_string(count) + ", and the system gave no thread after the first " +
-              std::to_string(started) + " (" + refusal + "). Use fewer.");
+  throw Error("DataLoader: num_workers=" + std::to_string(count) + ", but only " + std::to_string(started) +
+              " threads could be started (" + refusal + "). Use fewer.");
 }
 
 WorkerPool::~WorkerPool() { close(); }

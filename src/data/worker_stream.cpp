@@ -196,7 +196,8 @@ void WorkerStream::too_late(const Indices& indices) {
   give_up();
   char seconds[32];
   std::snprintf(seconds, sizeof(seconds), "%g", timeout_);
-  throw Error(which + " was not read within timeout=" + seconds + " seconds. Look for what its worker waits for, or allow more.");
+  throw Error(which + " was not read within timeout=" + seconds +
+              " seconds. Check what its worker is waiting for, or raise timeout.");
 }
 
 }  // namespace accelerate::detail

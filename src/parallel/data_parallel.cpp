@@ -169,10 +169,10 @@ void DataParallel::rebuild() {
 /// What is done on the host here would not be done again at replays.
 void DataParallel::check_recordable() const {
   if (!StepRecording::current()) return;
-  if (join_ != nullptr) throw NotRecordable("join_uneven_inputs tells other processes of every collective");
+  if (join_ != nullptr) throw NotRecordable("join_uneven_inputs announces every collective to other ranks");
   if (hook_state_) throw NotRecordable("PowerSGD counts steps on the host");
   if (options_.find_unused_parameters && !options_.static_graph)
-    throw NotRecordable("find_unused_parameters looks at the host for what was used");
+    throw NotRecordable("find_unused_parameters searches the autograd graph on the host");
 }
 
 /// A stream is recorded along with another only if it waits for that one, and the default stream never.
@@ -224,8 +224,8 @@ void DataParallel::explain(const std::string& problem) const {
   for (const size_t number : unused) list += (list.empty() ? "" : ", ") + (number < names_.size() ? names_[number] : "?");
   throw UsageError(
       "The last backward pass on rank " + std::to_string(communicator_.rank()) + " gave no gradient to " + list +
-      ", so the gradients of the model could not be all-reduced. Let all outputs of the model take part in the loss, freeze "
-      "parameters that are not trained (requires_grad_(false)) before prepare, or set .ddp = {.find_unused_parameters = true}.");
+      ", so the gradients of the model could not be all-reduced. Make sure that all outputs of the model contribute to the loss, "
+      "freeze unused parameters (requires_grad_(false)) before prepare, or set .ddp = {.find_unused_parameters = true}.");
 }
 
 void DataParallel::broadcast_buffers(int source, const char* call, std::source_location where) {
@@ -280,8 +280,8 @@ void DataParallel::outputs_reached() {
 void DataParallel::expect_gradients() {
   if (options_.find_unused_parameters && !options_.static_graph) {
     throw UsageError(
-        "trigger_sync_in_backward cannot tell which parameters a backward pass will use, so it does not go together with "
-        "find_unused_parameters: use static_graph, or freeze what is not trained.");
+        "trigger_sync_in_backward cannot know which parameters a backward pass will use, so it cannot be combined with "
+        "find_unused_parameters: use static_graph, or freeze unused parameters.");
   }
   prepare_for_backward({});
 }
@@ -310,10 +310,9 @@ void DataParallel::check_backward(std::optional<std::source_location> where) {
   if (!note_backward()) return;
   throw UsageError(
       bypassed_model(*module_, where_, where) +
-      " Its gradients are those of this rank alone, and the ranks would drift apart. Call the prepared model, as in "
-      "model(inputs): model->forward(inputs) and the module itself bypass it. Several forward passes, or a penalty of "
-      "the weights, need one backward pass, of the sum of their losses; gradients that are to stay on their rank need "
-      "no_sync(model).");
+      " Its gradients are not averaged over the ranks, so the replicas would diverge. Call the prepared model, as in "
+      "model(inputs): model->forward(inputs) and the module itself bypass it. Several forward passes, or a weight penalty, need "
+      "one backward pass of the sum of their losses; for gradients that stay on their rank, use no_sync(model).");
 }
 
 void DataParallel::check_step() {
@@ -327,21 +326,19 @@ void DataParallel::check_step() {
   if (!syncs_.gradients) {
     if (!stepped_alone_ && !expects_local_steps_ && communicator_.rank() == 0) {
       get_logger("accelerate")
-          .warning(
-              {.main_process_only = false},
-              "{} (prepared{}) was stepped inside of no_sync, on {} ranks: each rank trains with its own gradients alone, and "
-              "checkpoints hold the weights of the main process. End the scope before the last backward pass of a step, or "
-              "average weights with LocalSGD.",
-              module_->name(), at_line(where_), communicator_.size());
+          .warning({.main_process_only = false},
+                   "{} (prepared{}) was stepped inside no_sync, on {} ranks: each rank trains with its own gradients only, and "
+                   "checkpoints hold the weights of the main process. End the scope before the last backward pass of a step, or "
+                   "average weights with LocalSGD.",
+                   module_->name(), at_line(where_), communicator_.size());
     }
     stepped_alone_ = true;
     if (auto* recording = StepRecording::current()) recording->add({.run = [this] { stepped_alone_ = true; }});
   } else {
-    throw UsageError(
-        "An optimizer was to step " + module_->name() + " (prepared" + at_line(where_) +
-        ") with gradients that were not averaged over the ranks: its last backward passes were made under no_sync, or "
-        "around the prepared model. Make the last one before a step of the prepared model and outside of no_sync; "
-        "accumulate(model) does so by itself.");
+    throw UsageError("An optimizer would step " + module_->name() + " (prepared" + at_line(where_) +
+                     ") with gradients that were not averaged over the ranks: its last backward passes ran under no_sync, or "
+                     "bypassed the prepared model. Run the last one before a step through the prepared model and outside "
+                     "no_sync; accumulate(model) does this automatically.");
   }
 }
 
@@ -373,16 +370,16 @@ void DataParallel::load_hook_state(const StateDict& state) {
   for (const auto& name : state.at("order").as<Value::List>()) {
     const auto found = std::find(names_.begin(), names_.end(), name.get<std::string>());
     if (found == names_.end())
-      throw UsageError("it tells of a parameter " + name.get<std::string>() + ", which is not trained here.");
+      throw UsageError("it lists a parameter " + name.get<std::string>() + ", which is not trained here.");
     order.push_back(static_cast<size_t>(found - names_.begin()));
   }
   if (!order.empty() && order.size() != names_.size()) {
-    throw UsageError("it tells of " + std::to_string(order.size()) + " parameters, and " + std::to_string(names_.size()) +
+    throw UsageError("it lists " + std::to_string(order.size()) + " parameters, but " + std::to_string(names_.size()) +
                      " are trained here.");
   }
   if (const auto now = torch_private::gradient_order(*reducer_);
       !reducer_->should_rebuild_buckets() && !order.empty() && now != order)
-    throw UsageError("gradients came in another order than they do here: call load_state before the first step.");
+    throw UsageError("gradients were ready in a different order than in this run: call load_state before the first step.");
   hook_state_->load_state_dict(state, torch_private::device_of(*reducer_));
   if (!order.empty()) torch_private::expect_order(*reducer_, order);
 }

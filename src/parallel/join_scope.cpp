@@ -46,9 +46,9 @@ Join::Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_lo
     if (model->state().communicator() != communicator_)
       throw UsageError("join_uneven_inputs was given models of different process groups.");
     if (model->data_parallel()->joined())
-      throw UsageError("join_uneven_inputs was given a model that is in such a scope already.");
+      throw UsageError("join_uneven_inputs was given a model that is already in a join_uneven_inputs scope.");
     if (model->data_parallel()->hook_state())
-      throw UsageError("join_uneven_inputs does not go together with PowerSGD: its factors must be the same on all processes.");
+      throw UsageError("join_uneven_inputs does not support PowerSGD: its factors must be the same on all processes.");
   }
   for (size_t number = 0; number < models_.size(); ++number) models_[number]->data_parallel()->set_join(this, number);
 }
@@ -78,7 +78,7 @@ int Join::tell_forward(size_t model, const Start& start) {
 
 void Join::tell_all_reduce(size_t model, const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided)
-    throw UsageError("join_uneven_inputs does not go together with sparse gradients: make the embedding with sparse(false).");
+    throw UsageError("join_uneven_inputs does not support sparse gradients: construct the embedding with sparse(false).");
   const Notice mine{.kind = Notice::all_reduce,
                     .model = static_cast<int64_t>(model),
                     .length = tensor.numel(),

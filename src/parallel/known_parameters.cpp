@@ -88,12 +88,11 @@ void check_tied_by_memory(const std::vector<NamedParameter>& parameters) {
   for (size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].begin >= ranges[i - 1].end) continue;
     auto [first, second] = std::minmax(ranges[i - 1].parameter, ranges[i].parameter);  // in the order of their module
-    throw UsageError(
-        "The parameters " + first->name + " and " + second->name +
-        " lie on the same memory and are two parameters all the same, as after set_data: each would have a gradient and an "
-        "optimizer state of its own, and both would move it. Make them one parameter before the optimizer is made, with "
-        "accelerate::tie_weights(*head, head->weight, embedding->weight), or use the one weight twice in forward. A module that "
-        "is not trained may be given to prepare_model(module, {.evaluation_mode = true}).");
+    throw UsageError("The parameters " + first->name + " and " + second->name +
+                     " share memory but are separate parameters, as after set_data: each would have its own gradient and "
+                     "optimizer state, and both would update it. Tie them before the optimizer is constructed, with "
+                     "accelerate::tie_weights(*head, head->weight, embedding->weight), or use one weight twice in forward. For a "
+                     "module that is not trained, call prepare_model(module, {.evaluation_mode = true}).");
   }
 }
 

@@ -45,7 +45,7 @@ void check_same_model(const ProcessState& state, const torch::nn::Module& module
   }
   // Every process learns of it, so that none goes on alone.
   for (const auto& report : gather_object(state, std::vector<std::string>{difference}, where)) {
-    if (!report.empty()) throw DistributedError("The model to prepare is not the same on all processes: " + report + ".");
+    if (!report.empty()) throw DistributedError("The model given to prepare differs between processes: " + report + ".");
   }
 }
 
@@ -130,7 +130,7 @@ void ModelCore::warn_of_unprepared_loader() {
   get_logger("accelerate")
       .warning({.main_process_only = false},
                "The loop{} trains {} on {} ranks with a DataLoader that was not prepared: each rank sees every sample. Give it "
-               "to accelerator.prepare, unless each rank has a data set of its own.",
+               "to accelerator.prepare, unless each rank has its own dataset.",
                at_line(*loop), module_->name(), state_.num_processes());
 }
 
@@ -174,10 +174,11 @@ void ModelCore::accumulate(bool is_first, std::optional<std::source_location> wh
   if (is_first) return probe().remember();
   if (!probe().has_changed()) return;
   probe_->forget();
-  throw UsageError("The weights of " + module_->name() + " changed in the middle of an accumulation" +
-                   (where ? ", before the batch" + at_line(*where) : "") +
-                   ": gradients that are still being added up were stepped with, or belong to other weights. Step with the "
-                   "prepared optimizer, which waits for the last batch, or step only if accelerator.sync_gradients() is true.");
+  throw UsageError(
+      "The weights of " + module_->name() + " changed during gradient accumulation" +
+      (where ? ", before the batch" + at_line(*where) : "") +
+      ": an optimizer stepped with partly accumulated gradients, or the gradients belong to other weights. Step with the "
+      "prepared optimizer, which waits for the last batch, or step only if accelerator.sync_gradients() is true.");
 }
 
 void ModelCore::before_scaled_backward(std::source_location where) {
@@ -185,7 +186,7 @@ void ModelCore::before_scaled_backward(std::source_location where) {
   if (!probe().has_changed()) return probe_->remember();
   probe_->forget();
   throw UsageError("The weights of " + module_->name() + " were stepped before the backward pass" + at_line(where) +
-                   " with gradients of fp16 that are still multiplied by the factor of the GradScaler. Give the optimizer to "
+                   " with fp16 gradients that are still scaled by the GradScaler. Give the optimizer to "
                    "accelerator.prepare, or step it with accelerator.grad_scaler()->step(optimizer).");
 }
 
@@ -205,10 +206,9 @@ void ModelCore::after_forward(const Leaves* outputs) const {
   if (options_.autocast && outputs) convert_to_fp32(*outputs);
   if (!data_parallel_) return;
   if (outputs == nullptr && data_parallel_->wants_outputs()) {
-    throw UsageError(
-        "The forward pass of " + module_->name() +
-        " returns something in which tensors cannot be found, and find_unused_parameters and static_graph need them: return a "
-        "tensor, or tensors in a struct, tuple, vector, map or optional.");
+    throw UsageError("The forward pass of " + module_->name() +
+                     " returns a type whose tensors cannot be found, but find_unused_parameters and static_graph need them: "
+                     "return a tensor, or tensors in a struct, tuple, vector, map or optional.");
   }
   data_parallel_->after_forward(outputs == nullptr ? std::vector<at::Tensor*>() : outputs->tensors);
 }
@@ -260,8 +260,8 @@ void run_backward(const ProcessState& state, std::source_location where, const s
     if (suspect.model().had_forward() || !suspect.has_seen_gradients()) continue;
     throw UsageError(bypassed_model(suspect.model().module(), suspect.model().where(), where) +
                      " It ran without mixed precision. Call the prepared model, as in model(inputs): model->forward(inputs) and "
-                     "the module itself bypass it, unless they are called inside of accelerator.autocast(). A loss that needs no "
-                     "model, such as a penalty of the weights, is added to the model's loss.");
+                     "the module itself bypass it, unless they are called inside accelerator.autocast(). Add a loss that needs "
+                     "no model, such as a weight penalty, to the model's loss.");
   }
 }
 

@@ -13,7 +13,7 @@ PowerSgdHook::~PowerSgdHook() = default;
 
 c10::intrusive_ptr<c10::ivalue::Future> PowerSgdHook::runHook(c10d::GradBucket& bucket) {
   if (bucket.getBuffer().layout() != at::kStrided)
-    throw UsageError("PowerSGD does not go together with sparse gradients: make the embedding with sparse(false).");
+    throw UsageError("PowerSGD does not support sparse gradients: construct the embedding with sparse(false).");
   // A backward pass that failed may have left some.
   if (bucket.getIndex() == 0) rounds_.clear();
   right_factors_left_ = false;

@@ -103,9 +103,10 @@ void PowerSgdRound::make_factors() {
 
 void PowerSgdRound::check_fit(const at::Tensor& remembered, int64_t length) const {
   if (remembered.numel() == length && remembered.scalar_type() == gradients_.scalar_type()) return;
-  throw UsageError("PowerSGD remembers " + std::to_string(remembered.numel()) + " elements of bucket " + std::to_string(bucket_) +
-                   ", which has " + std::to_string(length) +
-                   " now: go on from a checkpoint with the bucket_cap_mb, comm_wrapper and comm_state_option it was made with.");
+  throw UsageError(
+      "The PowerSGD state has " + std::to_string(remembered.numel()) + " elements for bucket " + std::to_string(bucket_) +
+      ", which has " + std::to_string(length) +
+      " now: resume with the bucket_cap_mb, comm_wrapper and comm_state_option of the run that saved the checkpoint.");
 }
 
 c10::intrusive_ptr<c10d::Work> PowerSgdRound::all_reduce(at::Tensor& tensor) {

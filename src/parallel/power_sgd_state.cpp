@@ -43,7 +43,7 @@ StateDict PowerSgdState::state_dict() const {
 void PowerSgdState::load_state_dict(const StateDict& state, at::Device device) {
   std::mt19937 random;
   std::istringstream text(state.at("random").get<std::string>());
-  if (!(text >> random)) throw UsageError("the generator of PowerSGD's random numbers is not one.");
+  if (!(text >> random)) throw UsageError("the state of PowerSGD's random number generator is invalid.");
   const int64_t iteration = state.at("iteration").get<int64_t>();
   auto errors = copied_by_bucket(state.at("errors").as<StateDict>(), device);
   auto factors = copied_by_bucket(state.at("factors").as<StateDict>(), device);

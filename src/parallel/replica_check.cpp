@@ -105,12 +105,11 @@ std::string replicas_that_differ(const ProcessState& state, const std::vector<st
     const auto* main = sums.const_data_ptr<int64_t>();
     const auto first = std::mismatch(here, here + count, main).first - here;
     if (first == count) continue;
-    return "replicas have drifted apart: rank " + std::to_string(rank) + " has other weights than rank 0, the first of them " +
+    return "replicas have diverged: rank " + std::to_string(rank) + " has different weights than rank 0, first in " +
            compared[static_cast<size_t>(first)].name +
-           ". Something has changed them on one rank alone: a step with gradients that were not averaged, weights loaded or "
-           "reset "
-           "by some ranks only, random numbers that are not the same everywhere. Machines of different kinds may also round "
-           "differently: save_state(folder, {.check_replicas = false}) saves the weights of rank 0.";
+           ". They were changed on some ranks only: a step with gradients that were not averaged, weights loaded or reset on "
+           "some ranks, or random numbers that differ between ranks. Different hardware may also round differently: "
+           "save_state(folder, {.check_replicas = false}) saves the weights of rank 0.";
   }
   return "";
 }

@@ -24,7 +24,7 @@ std::string commit_part(const SavePart& part, std::vector<PartReport> reports) {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {  // nothing that a commit calls throws anything else
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
   if (part.on_commit) part.on_commit();
   return "";

@@ -60,9 +60,9 @@ void CheckpointFinder::look(std::optional<Candidates>& candidates, const std::st
   }
   pass_over(*candidates, limit);
   if (!candidates->numbers.empty() || candidates->refused.empty() || limit != INT64_MAX) return;
-  throw CheckpointError(
-      fmt::format("no checkpoint in {} can be used, of {}. {}. Repair one, or move them away to start from scratch.", checkpoints,
-                  candidates->refused.size(), candidates->last_defect));
+  throw CheckpointError(fmt::format(
+      "none of the checkpoints in {} can be used (found {}). {}. Repair one, or move them away to start from scratch.",
+      checkpoints, candidates->refused.size(), candidates->last_defect));
 }
 
 std::optional<int64_t> CheckpointFinder::newest(const std::string& checkpoints) {
@@ -96,7 +96,7 @@ void CheckpointFinder::check(const std::string& folder) {
     const bool is_folder = fs::is_directory(folder, problem);
     const auto defect = is_folder ? find_checkpoint_defect(parts_, folder, verify_, files_)
                         : problem ? problem.message()
-                                  : "it is no folder";
+                                  : "it is not a folder";
     if (!defect.empty()) throw CheckpointError(fmt::format("{} cannot be used: {}", folder, defect));
   });
   throw_failure("load_state", shared_failure(parts_.state, failure, where_));

@@ -32,10 +32,9 @@ void check_not_around_current(const fs::path& place, const std::string& named) {
   const fs::path current = fs::current_path(problem);
   for (fs::path above = current; !above.empty(); above = above == above.parent_path() ? fs::path() : above.parent_path()) {
     if (!fs::equivalent(place, above, problem)) continue;
-    throw CheckpointError(
-        fmt::format("Cannot write the folder {}: it {} the current one, and a checkpoint takes the place of a "
-                    "folder as a whole. Give one below it.",
-                    named, above == current ? "is" : "holds"));
+    throw CheckpointError(fmt::format(
+        "Cannot write the folder {}: it {} the current one, and a checkpoint replaces the whole folder. Give a folder below it.",
+        named, above == current ? "is" : "holds"));
   }
 }
 
@@ -55,7 +54,7 @@ std::vector<int64_t> checkpoint_numbers(const fs::path& folder) {
     break;
   }
   if (problem && problem != std::errc::no_such_file_or_directory) {
-    throw CheckpointError(fmt::format("Cannot look for checkpoints in {}: {}.", folder.string(), problem.message()));
+    throw CheckpointError(fmt::format("Cannot list the checkpoints in {}: {}.", folder.string(), problem.message()));
   }
   std::sort(numbers.begin(), numbers.end());
   return numbers;
@@ -82,8 +81,8 @@ fs::path without_links(const fs::path& path) {
   if (problem) throw CheckpointError(fmt::format("Cannot use the folder {}: {}.", path.string(), problem.message()));
   const fs::path named = place.has_filename() ? place : place.parent_path();  // of a trailing slash
   if (fs::is_symlink(fs::symlink_status(named, problem))) {
-    throw CheckpointError(fmt::format("Cannot use the folder {}: it is a symbolic link to {}, which is not there.", path.string(),
-                                      fs::read_symlink(named, problem).string()));
+    throw CheckpointError(fmt::format("Cannot use the folder {}: it is a symbolic link to {}, which does not exist.",
+                                      path.string(), fs::read_symlink(named, problem).string()));
   }
   return named;
 }

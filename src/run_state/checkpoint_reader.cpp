@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 StateDict read_state(const FolderFiles& files, const std::string& name) {
   const auto file = files.open(name);
   Value value = read_value(*file);
-  if (value.kind() != Value::Kind::dict) throw CheckpointError(fmt::format("{} holds no dictionary.", file->name()));
+  if (value.kind() != Value::Kind::dict) throw CheckpointError(fmt::format("{} does not contain a dictionary.", file->name()));
   return std::move(value.as<StateDict>());
 }
 
@@ -32,7 +32,7 @@ TensorDict read_model(const FolderFiles& files, size_t number) {
   for (const auto& name : model_names(number)) {
     if (files.contains(name)) return read_tensors(*files.open(name));
   }
-  throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} is there.", files.folder().string(), number,
+  throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} exists.", files.folder().string(), number,
                                     fmt::join(model_names(number), " nor ")));
 }
 

@@ -62,8 +62,8 @@ void check_parameter_names(const RunParts& parts, const LoadedRun& loaded) {
       // A name that no model has any more was changed, and whether its weights fit was decided when they were loaded.
       if (before[j] == present[j] || before[j].is_none() || !known.contains(before[j].get<std::string>())) continue;
       throw CheckpointError(fmt::format(
-          "{} does not fit this run: parameter {} of optimizer {} was {} when the checkpoint was saved, and is {} now, which "
-          "would get the state of another one. Give the optimizer its parameters in the order of the run that was saved.",
+          "{} does not fit this run: parameter {} of optimizer {} was {} when the checkpoint was saved, and is {} now: it would "
+          "get the state of another parameter. Give the optimizer its parameters in the same order as in the saved run.",
           loaded.file(kOwnState), j, i, parameter_text(before[j]), parameter_text(present[j])));
     }
   }

@@ -52,9 +52,9 @@ PartReport write_part(RunSnapshot& snapshot, const std::string& staging, int ran
     report.files.resize(snapshot.files.size());
     in_parallel(snapshot.files.size(), [&](size_t i) { report.files[i] = write_file(snapshot.files[i], staging); });
   } catch (const std::exception& error) {
-    report.failure = *error.what() != '\0' ? error.what() : "an exception without a word";
+    report.failure = *error.what() != '\0' ? error.what() : "an exception without a message";
   } catch (...) {
-    report.failure = "an exception that is no std::exception";
+    report.failure = "an exception that is not a std::exception";
   }
   if (report.failure.empty()) return report;
   std::error_code ignored;

@@ -14,9 +14,9 @@ std::string failure_of(const std::function<void()>& call) {
   } catch (const DistributedError&) {
     throw;
   } catch (const std::exception& error) {
-    return *error.what() != '\0' ? error.what() : "an exception without a word";
+    return *error.what() != '\0' ? error.what() : "an exception without a message";
   } catch (...) {
-    return "an exception that is no std::exception";
+    return "an exception that is not a std::exception";
   }
   return "";
 }

@@ -31,7 +31,7 @@ bool StagedReports::all_published() const {
   return std::all_of(writers_.begin(), writers_.end(), [&](int writer) {
     std::error_code problem;
     const bool there = fs::exists(path_of(writer), problem);
-    if (problem) throw CheckpointError(fmt::format("Cannot look for {}: {}.", path_of(writer), problem.message()));
+    if (problem) throw CheckpointError(fmt::format("Cannot access {}: {}.", path_of(writer), problem.message()));
     return there;
   });
 }

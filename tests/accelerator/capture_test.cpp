@@ -160,13 +160,13 @@ TEST(Capture, SaysWhyAStepRunsEagerly) {
   EXPECT_EQ(small.reason([&](Tensor& x) { return small.train(x) * x.sum().item<double>(); }),
             "aten::item (aten::_local_scalar_dense) cannot be recorded: HOST error: not permitted while it is recorded");
   EXPECT_EQ(small.reason([&](Tensor& x) { return small.train(x).item<double>(); }),
-            "it returns a double, which is no result of the device");
+            "it returns a double, in which no tensor can be found");
   EXPECT_EQ(small.reason([&](Tensor& x, int factor) { return small.train(x) * factor; }, 3),
             "it is given a value of type int, which would be the same at every replay");
   EXPECT_EQ(small.reason([&](Tensor& x) { return std::pair(small.train(x), 0.5); }),
             "it returns a value of type double, which would be the same at every replay");
   EXPECT_EQ(small.reason([&](Tensor& x) { return x.add_(small.train(x).detach()); }),
-            "it writes to an input, which the caller would not see: write to a tensor that is none");
+            "it writes to an input, which the caller would not see: write to another tensor");
   int calls = 0;
   EXPECT_EQ(small.reason([&](Tensor& x) {
     for (int i = ++calls % 3; i > 0; --i) x = x + 1;
@@ -229,7 +229,7 @@ TEST(Capture, OptionsThatChangeFromCallToCallAreToldAsAReason) {
   }
   EXPECT_EQ(step.report().recorded, 3);
   ASSERT_EQ(step.report().reasons.size(), 1);
-  EXPECT_NE(step.report().reasons.front().find("change from call to call"), std::string::npos);
+  EXPECT_NE(step.report().reasons.front().find("change between calls"), std::string::npos);
 }
 
 /// Two runs with the same weights: `captured` by way of a step, and `eager`.
@@ -470,9 +470,9 @@ TEST_F(TogetherCapture, CollectivesOnTheHostAreNotRecorded) {
       for (const auto& reason : reasons) EXPECT_NE(reason.find(words), std::string::npos) << reason;
     }
   };
-  expect(reasons_with({.find_unused_parameters = true}), "find_unused_parameters looks at the host");
+  expect(reasons_with({.find_unused_parameters = true}), "find_unused_parameters searches the autograd graph");
   expect(reasons_with({.comm_hook = accelerate::CommHook::power_sgd}), "PowerSGD counts steps on the host");
-  expect(reasons_with({}, /*joins=*/true), "join_uneven_inputs tells other processes");
+  expect(reasons_with({}, /*joins=*/true), "join_uneven_inputs announces every collective");
   Accelerator accelerator({.cpu = true});
   auto step = accelerator.capture(
       [&](torch::Tensor& x) {
@@ -481,7 +481,7 @@ TEST_F(TogetherCapture, CollectivesOnTheHostAreNotRecorded) {
       },
       kHostGraphs);
   for (int i = 0; i < 6; ++i) EXPECT_EQ(step(torch::ones({1}, accelerator.device())).item<double>(), 2);
-  expect(step.report().reasons, "processes gather objects or wait for each other in it");
+  expect(step.report().reasons, "it gathers objects or waits for other processes");
 }
 
 TEST(Capture, AReplayAfterItsOptimizerWasDestroyedIsAnError) {

@@ -190,7 +190,7 @@ TEST_F(TogetherCheckpointFolders, CheckpointsThatCannotBeUsedAreNoReasonToBeginA
     for (const auto* name : {"checkpoint_0", "checkpoint_1"}) fs::resize_file(folder / "checkpoints" / name / "optimizer.bin", 7);
   });
   const auto error = message_of<CheckpointError>([&] { run.accelerator.load_state(); });
-  expect_in("no checkpoint in " + (folder / "checkpoints").string() + " can be used, of 2", error);
+  expect_in("none of the checkpoints in " + (folder / "checkpoints").string() + " can be used (found 2)", error);
   expect_in("optimizer.bin has 7 bytes", error);
 }
 

@@ -139,7 +139,7 @@ TEST_F(TogetherCudaCapture, ProcessesThatAreAtDifferentStepsRunThemEagerly) {
     return std::any_of(report.reasons.begin(), report.reasons.end(),
                        [&](const auto& reason) { return reason.find(words) != std::string::npos; });
   };
-  EXPECT_EQ(told("processes are at steps of different kinds"), world() > 1);
+  EXPECT_EQ(told("ranks are at different kinds of steps"), world() > 1);
 }
 
 class TogetherCudaSparse : public Together {};  // which NCCL does not reduce

@@ -146,7 +146,7 @@ TEST_F(TogetherGuards, AnOptimizerThatWasNotPreparedIsFoundInTheMiddleOfAnAccumu
           EXPECT_EQ(message, "no error");
           EXPECT_TRUE(same_everywhere(net->parameters()));
         } else {
-          expect_parts(message, {"GuardedNetImpl", "in the middle of an accumulation", "guards_test.cpp:", "sync_gradients()"});
+          expect_parts(message, {"GuardedNetImpl", "during gradient accumulation", "guards_test.cpp:", "sync_gradients()"});
           EXPECT_EQ(batches, 1) << "before a second batch is added up";
         }
       }
@@ -347,7 +347,7 @@ TEST_F(TogetherGuards, AStepInsideOfNoSyncIsToldOnce) {
       }
     });
     if (world() > 1 && rank() == 0) {
-      expect_parts(said, {"GuardedNetImpl", "guards_test.cpp:", "inside of no_sync", "LocalSGD"});
+      expect_parts(said, {"GuardedNetImpl", "guards_test.cpp:", "inside no_sync", "LocalSGD"});
       EXPECT_EQ(said.find("no_sync"), said.rfind("no_sync")) << "once";
     } else {
       EXPECT_EQ(said, "");
@@ -486,7 +486,7 @@ TEST_F(TogetherGuards, WeightsOfSeveralModulesTiedByMemoryAreRefusedByTheFirstSt
     auto optimizer = a.prepare(adamw);
     a.backward(loss_of(second(first(torch::ones({2, 4})))));
     const auto message = message_of<UsageError>([&] { optimizer.step(); });
-    expect_parts(message, {"weight of ", "lie on the same memory", "tie_weights("});
+    expect_parts(message, {"weight of ", "share memory", "tie_weights("});
   }
   // Pieces of one memory that do not overlap are parameters like any others.
   Accelerator a(with(Precision::no));
@@ -551,7 +551,7 @@ TEST_F(TogetherGuards, ReplicasThatHaveDriftedApartAreNotSavedAndAreFoundInDebug
       if (debugs) {
         for (int i = 0; i < 10; ++i) step();
       } else {
-        a.save_state((folder / "drifted").string());
+        a.save_state((folder / "diverged").string());
       }
     } catch (const std::exception& error) {
       problem = error.what();
@@ -559,10 +559,10 @@ TEST_F(TogetherGuards, ReplicasThatHaveDriftedApartAreNotSavedAndAreFoundInDebug
     if (world() == 1) {
       EXPECT_EQ(problem, "");
     } else {
-      expect_parts(problem, {"drifted apart", "second.bias", "rank 0"});
+      expect_parts(problem, {"replicas have diverged", "second.bias", "rank 0"});
     }
     a.wait_for_everyone();
-    EXPECT_EQ(std::filesystem::exists(folder / "drifted"), world() == 1);
+    EXPECT_EQ(std::filesystem::exists(folder / "diverged"), world() == 1);
     EXPECT_NO_THROW(a.save_state((folder / "all the same").string(), {.check_replicas = false}));
   }
 }

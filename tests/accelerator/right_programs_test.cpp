@@ -235,7 +235,7 @@ TEST_F(TogetherGuards, AStepInsideOfNoSyncWithGradientsThatWereSynchronisedIsNot
   EXPECT_TRUE(same_everywhere(net->parameters()));
   if (world() == 1) return;
   if (rank() == 1) net->second->bias.data().add_(1e-3);
-  EXPECT_THROW(a.save_state((folder / "drifted").string()), accelerate::CheckpointError) << "replicas are still compared";
+  EXPECT_THROW(a.save_state((folder / "diverged").string()), accelerate::CheckpointError) << "replicas are still compared";
 }
 
 TEST_F(TogetherGuards, DebugModeTrainsOnAfterUnevenInputs) {

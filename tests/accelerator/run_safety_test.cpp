@@ -224,11 +224,11 @@ TEST_F(TogetherRunSafety, PlacesThatCannotHoldACheckpointAreRefusedOnAllProcesse
   };
   expect_in("Cannot write the folder " + (folder / "file").string() + ": a file has that name.", told(folder / "file"));
   expect_in("Not a directory", told(folder / "file/below"));
-  expect_in("is a symbolic link to " + (folder / "nowhere").string() + ", which is not there", told(folder / "dangling"));
+  expect_in("is a symbolic link to " + (folder / "nowhere").string() + ", which does not exist", told(folder / "dangling"));
   expect_in("File name too long", told(folder / std::string(300, 'n')));
   expect_in("it is the current one", told("."));
   expect_in("No such file or directory", message_of<CheckpointError>([&] { run.accelerator.load_state(folder / "absent"); }));
-  expect_in("it is no folder", message_of<CheckpointError>([&] { run.accelerator.load_state(folder / "file"); }));
+  expect_in("it is not a folder", message_of<CheckpointError>([&] { run.accelerator.load_state(folder / "file"); }));
   EXPECT_EQ(content_of(folder / "file"), "mine");
   once([&] { EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"dangling", "file"})); });
 }

@@ -69,12 +69,12 @@ TEST(DispatchErrors, ACheckpointThatIsNotThere) {
 TEST(DispatchErrors, WeightsThatMustBeWrittenNeedAFolder) {
   const Saved saved;
   expect_parts(refusal(saved.checkpoint(), {.device_map = "disk", .dtype = torch::kBFloat16}),
-               {"goes to disk", "offload_folder"});
+               {"offloaded to disk", "offload_folder"});
   const Tower real(100, 32, 4);
   expect_parts(message_of<accelerate::UsageError>([&] {
                  accelerate::dispatch_model(real, {{"", "disk"}});
                }),
-               {"goes to disk", "offload_dir"});
+               {"offloaded to disk", "offload_dir"});
 }
 
 TEST(DispatchErrors, AFolderThatCannotBeWrittenIsNamed) {

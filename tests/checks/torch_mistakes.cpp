@@ -51,7 +51,7 @@ void batches(std::vector<Named> samples) {
   const auto collate = [](std::vector<Named>) { return std::vector<WithConstructor>(); };
   // expect: a struct with constructors, private members or virtual
   accelerate::DataLoader loader(samples, collate);
-  // expect: a sample must hold tensors alone (a struct)
+  // expect: a sample must hold only tensors (a struct)
   accelerate::DataLoader odd{std::vector<WithConstructor>()};
 }
 

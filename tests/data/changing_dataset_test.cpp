@@ -147,7 +147,7 @@ TEST(ChangingDataset, ASamplerWithALengthOfItsOwnIsStoppedAtTheEnd) {
       }
     });
     EXPECT_EQ(seen, collected::up_to(40));
-    expect_parts(said, {"has shrunk to 40 samples", "was asked for sample 40"});
+    expect_parts(said, {"has shrunk to 40 samples", "the sampler returned sample 40"});
     EXPECT_EQ(*numbers.beyond, 0);
   }
 }

@@ -104,7 +104,8 @@ TEST(Collate, WhatDoesNotFitTogetherIsAnErrorThatNamesIt) {
 
 template <class T>
 void expect_no_batch_of_nothing() {
-  EXPECT_NE(message_of<accelerate::UsageError>([] { default_collate(std::vector<T>()); }).find("no samples"), std::string::npos)
+  EXPECT_NE(message_of<accelerate::UsageError>([] { default_collate(std::vector<T>()); }).find("an empty batch"),
+            std::string::npos)
       << typeid(T).name();
 }
 

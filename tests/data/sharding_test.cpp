@@ -136,7 +136,7 @@ TEST(BatchSamplerShard, WhatCannotBeSharedIsRefused) {
   EXPECT_THROW(BatchSamplerShard(ragged, {.num_processes = 2, .split_batches = true}), UsageError);
   expect_parts(
       message_of<UsageError>([&] { BatchSamplerShard(batches_in_order(9, 4), {.num_processes = 3, .split_batches = true}); }),
-      {"3 processes, and the batch size is 4"});
+      {"3 processes, but the batch size is 4"});
 }
 
 TEST(SkipBatchSampler, LeavesOutTheFirstAndHidesTheBatchSize) {

@@ -287,7 +287,7 @@ TEST(Cuda, FunctionsUseAGpuThatTheirProgramHasNotTouchedAndAreRefusedWhenItHas) 
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
   EXPECT_EQ(count(result.output, "sum 4 of "), 2) << result.output << result.errors;
   EXPECT_EQ(count(result.output, "here 4\n"), 1) << result.output;
-  EXPECT_EQ(count(result.output, "notebook_launcher: this program has used CUDA"), 1) << result.output;
+  EXPECT_EQ(count(result.output, "notebook_launcher: this process has initialized CUDA"), 1) << result.output;
 }
 
 TEST(Machines, WaitForTheirOwnFirstProcessAndPrintOnceEach) {

@@ -254,7 +254,7 @@ TEST(Saver, WhereNothingMayBeWrittenEveryProcessIsToldWhyAndTheRunGoesOn) {
     EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/model.safetensors: Permission denied."), 1) << all;
     EXPECT_EQ(count("heard: Cannot write " + place.name() + "/closed/a.safetensors: Permission denied."), 1) << all;
     EXPECT_EQ(count("heard: load_state: rank 0: Cannot access " + place.name() + "/unreadable/"), 1) << all;
-    EXPECT_EQ(count("Cannot look for checkpoints in " + place.name() + "/hidden/checkpoints: Permission denied."), 1) << all;
+    EXPECT_EQ(count("Cannot list the checkpoints in " + place.name() + "/hidden/checkpoints: Permission denied."), 1) << all;
     EXPECT_EQ(count("process " + std::to_string(i) + " heard nothing\n"), 1) << all;
   }
   EXPECT_EQ(entries_of(place / "open"), std::set<std::string>{"saved"});

@@ -170,10 +170,9 @@ constexpr auto batch_type() {
     expect_parts<Batch>();
     return std::type_identity<Batch>();
   } else {
-    static_assert(
-        Collatable<Sample>,
-        "a sample must hold tensors alone (a struct), or tensors, numbers and text (a tuple, vector or map): else give a "
-        "function that makes a batch of a std::vector of samples, DataLoader(dataset, collate, options)");
+    static_assert(Collatable<Sample>,
+                  "a sample must hold only tensors (a struct), or tensors, numbers and text (a tuple, vector or map): otherwise "
+                  "give a function that collates a std::vector of samples, DataLoader(dataset, collate, options)");
     if constexpr (Collatable<Sample>) {
       return std::type_identity<typename Batched<Sample>::type>();
     } else {

@@ -14,8 +14,8 @@ namespace accelerate {
 template <class D>
 class TorchDataset {
   static_assert(!D::is_stateful,
-                "a stateful dataset of torch::data hands out batches as it likes and cannot be shared out by "
-                "position; write it as a range of samples instead");
+                "a stateful dataset of torch::data chooses its own batches and cannot be sharded by index; write it as a range "
+                "of samples instead");
 
  public:
   explicit TorchDataset(D dataset) : dataset_(std::move(dataset)) {}

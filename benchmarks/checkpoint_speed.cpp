@@ -1,7 +1,7 @@
 // Saving and loading a run of 1.2 GB, and training while it is saved. Reads "action folder" lines from standard input and answers
 // each with seconds (of the call, until the checkpoint can be seen, of processors) and with the peak of memory above what the
 // process held before, in MB.
-// checkpoint_speed (Python) asks this program and the peer's in turns.
+// checkpoint_speed (Python) asks this program and the peer's, interleaved.
 #include <ATen/DeviceAccelerator.h>
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
@@ -45,7 +45,7 @@ double memory(const std::string& field) {
   return 0;
 }
 
-/// Of all threads: what does not depend on who else uses the machine.
+/// Of all threads: independent of other load on the host.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

@@ -1,4 +1,4 @@
-"""The collectives of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, in turns."""
+"""The collectives of collectives_latency.cpp in Python: by Accelerate, and by torch.distributed without it, interleaved."""
 
 import os
 import statistics

@@ -137,7 +137,7 @@ void measure_model(const std::string& folder, const std::string& mode, int passe
     if (pass == 0) print("sum", sum.item<double>());
   }
   if (cold) return;
-  if (mode == "resident") {  // what a call costs that brings nothing, beside the module's own
+  if (mode == "resident") {  // the cost of a call that loads nothing, beside the module's own
     const torch::NoGradGuard no_grad;
     const auto direct = [&] { print("direct_s", seconds_of([&] { net->forward(ids); })); };
     const auto called = [&] { print("called_s", seconds_of([&] { (*model)(ids); })); };
@@ -153,7 +153,7 @@ void measure_model(const std::string& folder, const std::string& mode, int passe
   generate();  // once to warm up
   print("generate_s", seconds_of(generate));
   print("generate_device_MB", peak());
-  // All the way back to the embedding, by way of every weight.
+  // All the way back to the embedding, through every weight.
   for (auto& parameter : net->parameters()) parameter.set_requires_grad(false);
   net->parameters()[0].set_requires_grad(true);
   for (int pass = 0; pass < passes; ++pass) {

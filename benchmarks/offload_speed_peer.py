@@ -39,7 +39,7 @@ def main():
             for turn in range(2 if mode == "resident" else 1):
                 torch.cuda.synchronize()
                 start = time.perf_counter()
-                # Without a mask, token 0 is taken for padding and not looked at.
+                # Without a mask, token 0 is treated as padding and ignored.
                 model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, do_sample=False, eos_token_id=None, pad_token_id=0)
                 torch.cuda.synchronize()
                 seconds = time.perf_counter() - start

@@ -1,5 +1,5 @@
 // The training loop, ours and by hand. Reads "scenario steps" lines from standard input, runs that many steps, and answers with
-// microseconds a step; training_speed (Python) asks this program and the peer's in turns.
+// microseconds a step; training_speed (Python) asks this program and the peer's, interleaved.
 #include <accelerate/accelerate.h>
 #include <torch/torch.h>
 

@@ -13,7 +13,7 @@ struct ForwardOptions {
   /// Logits of the last position alone: what a generation needs of a long prompt.
   bool last_only = false;
   /// The tokens [batch, positions], each of which the position before it is to name; -100: none is. With them a pass returns the
-  /// mean loss in the place of logits.
+  /// mean loss instead of logits.
   at::Tensor labels = {};
 };
 

@@ -70,7 +70,7 @@ void check_can_fork(const char* launcher) {
 
 int count_processes(const NotebookLauncherOptions& options, const MachineFacts& machine, const char* launcher) {
   if (options.num_processes) return *options.num_processes;
-  // Stored is the number for all machines together.
+  // The stored number is for all nodes together.
   if (const auto configured = configured_num_processes(process_environment))
     return std::max(1, *configured / std::max(1, options.num_nodes));
   if (machine.gpus > 0) return machine.gpus;

@@ -12,7 +12,7 @@
 
 #include "big_model/module_tree.h"
 
-/// Who goes where: the rules of infer_auto_device_map, on names and sizes alone.
+/// The placement: the rules of infer_auto_device_map, on names and sizes alone.
 namespace accelerate::detail {
 
 struct PackingOptions {

@@ -19,7 +19,7 @@
 
 namespace accelerate::detail {
 
-/// What is left of a dispatch: where things are, and who brings them.
+/// The result of a dispatch: where weights are, and what pages them in.
 class DispatchCore {
  public:
   DeviceMap map;
@@ -70,7 +70,7 @@ class Dispatcher {
   void report(const CheckpointRules& rules, const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
               const std::vector<std::string>& misshapen) const;
   Place place_of(const WeightGroup& group) const;
-  /// Whether weights there are brought to the main device to be computed with.
+  /// Whether weights there are paged in to the main device.
   bool is_offloaded(const Place& place) const { return place.is_disk() || (place.is_cpu() && !main_device_.is_cpu()); }
   /// Whether the checkpoint does not have it as it is needed.
   bool converts(const Weight& weight) const;

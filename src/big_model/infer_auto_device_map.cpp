@@ -81,7 +81,7 @@ DeviceMap resolve_device_map(const torch::nn::Module& model, const DeviceMapChoi
   }
   if (choice.rule() == nullptr) throw UsageError("No device_map was given. Give one, such as \"auto\".");
   InferDeviceMapOptions chosen = options;
-  if (!options.max_memory.empty()) chosen.max_memory = get_max_memory(options.max_memory);  // warns of what this machine lacks
+  if (!options.max_memory.empty()) chosen.max_memory = get_max_memory(options.max_memory);  // warns of what this host lacks
   if (*choice.rule() != "sequential") {
     chosen.max_memory = get_balanced_memory(model, {.max_memory = chosen.max_memory,
                                                     .no_split_module_classes = options.no_split_module_classes,

@@ -14,7 +14,7 @@ namespace accelerate {
 using namespace detail;
 namespace {
 
-/// The kind of accelerators that LibTorch has here. Maps can be made on a machine without one.
+/// The kind of accelerators that LibTorch has here. Maps can be made on a host without one.
 c10::DeviceType accelerator_type() { return at::getAccelerator().value_or(c10::kCUDA); }
 
 bool is_kind_with_index(c10::DeviceType type) { return type != c10::kCPU && type != c10::kMPS && type != c10::kMeta; }

@@ -4,7 +4,7 @@
 
 namespace accelerate::detail {
 
-/// The same limits in the order in which places are filled, without a look at the machine. UsageError for places that hold no
+/// The same limits in the order in which places are filled, without probing the host. UsageError for places that hold no
 /// weights.
 MaxMemory in_filling_order(const MaxMemory& max_memory);
 

@@ -15,7 +15,7 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
-/// Who records it.
+/// The recorder.
 class GraphDevice {
  public:
   virtual ~GraphDevice() = default;

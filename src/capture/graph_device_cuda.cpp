@@ -41,7 +41,7 @@ class CudaGraphs : public GraphDevice {
       const c10::cuda::CUDAStreamGuard on_stream(stream_);
       before.block(stream_);
       if (!first_) first_ = record_little();
-      // By this thread's calls alone: others, NCCL's watch over its work among them, may go on asking the driver.
+      // By this thread's calls alone: others, NCCL's watch over its work among them, may keep querying the driver.
       made->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
       try {
         body();
@@ -64,7 +64,7 @@ class CudaGraphs : public GraphDevice {
     static_cast<void>(cudaGetLastError());
     try {
       end_allocating();
-    } catch (...) {  // it had come that far
+    } catch (...) {  // it had started
     }
     try {
       record_little();  // up to 2.12 LibTorch's random numbers believe in a recording until one has ended well

@@ -10,7 +10,7 @@
 
 namespace accelerate::detail {
 
-/// Hears of every operator that this thread, and the backward passes it begins, call while it lives.
+/// Observes every operator that this thread, and the backward passes it begins, call while it lives.
 class OperatorWatch {
  public:
   OperatorWatch();

@@ -18,7 +18,7 @@ std::vector<int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
   return versions;
 }
 
-/// Puts other tensors in the place of the inputs of a call while it lives.
+/// Substitutes other tensors for the inputs of a call while it lives.
 class OtherInputs {
  public:
   OtherInputs(const Leaves& inputs, const std::vector<at::Tensor>& others) : inputs_(inputs) {

@@ -8,7 +8,7 @@
 namespace accelerate::detail {
 
 /// Reads the memory of a tensor at some later time, from any thread. Until it ends the bytes stay, whatever becomes of the
-/// tensor, and keep their values: whoever asks the storage for a pointer to write by, as every operator that writes does, waits
+/// tensor, and keep their values: a thread that asks the storage for a mutable pointer, as every operator that writes does, waits
 /// for the end. Those who read do not wait, nor is anything seen of those who have such a pointer from before.
 class CopyOnWriteGuard {
  public:
@@ -22,7 +22,7 @@ class CopyOnWriteGuard {
   CopyOnWriteGuard& operator=(CopyOnWriteGuard&&) = delete;
   ~CopyOnWriteGuard() { end(); }
 
-  /// Lets go of the memory, and those who wait go on.
+  /// Releases the memory, and waiting writers continue.
   void end() noexcept;
 
  private:

@@ -54,7 +54,7 @@ struct FileReading {
 // A checkpoint may have more files than a process may open: one for each of a thousand ranks.
 constexpr size_t kFilesAtOnce = 32;
 
-/// The blocks of all files, shared out among threads.
+/// The blocks of all files, partitioned among threads.
 void read_all(std::vector<FileReading>& files, bool summed) {
   std::vector<std::pair<FileReading*, size_t>> blocks;
   for (auto& file : files) {
@@ -136,7 +136,7 @@ void FolderFiles::read(const std::vector<std::string>& names) {
     }
     read_all(files, /*summed=*/false);
     for (const auto& file : files) kept_[file.name] = {file.bytes, file.input->size()};
-  } catch (const Error&) {  // whoever needs that file will meet it, and hear what is wrong
+  } catch (const Error&) {  // the reader of that file will get the error
   }
 }
 

@@ -131,7 +131,7 @@ void HostCopies::put_aside(c10::Device device) {
   }
   if (wait.empty()) return;
   at::Tensor aside;
-  // LibTorch keeps what was put aside last time, unless it has found another use for it.
+  // LibTorch keeps the memory of last time in its cache, unless it has found another use for it.
   const double free = free_accelerator_memory(device.index()).value_or(0) + static_cast<double>(put_aside_before_[device]);
   try {
     if (free >= 2 * static_cast<double>(size)) aside = at::empty({static_cast<int64_t>(size)}, wait.front()->source.options());

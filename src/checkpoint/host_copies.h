@@ -14,7 +14,7 @@ namespace accelerate::detail {
 /// Copies that are yet to be made, of memory that keeps its values until then (see CopyOnWriteGuard), or that nobody else has.
 class DeferredCopies {
  public:
-  /// Makes them, by several threads. Those who wait to write to one of the sources go on as soon as that one is copied, and
+  /// Makes them, by several threads. A thread that waits to write to a source continues as soon as that one is copied, and
   /// memory of a device is given back when all are.
   void make();
   bool empty() const { return pieces_.empty(); }
@@ -72,7 +72,7 @@ class HostCopies {
   Block& block_for(uint64_t size);
   /// Those of `device` that may be made later: copies them on the device, or finds that they cannot wait.
   void put_aside(c10::Device device);
-  /// Those of one time, in pieces that threads can share out.
+  /// Those of one time, in chunks that threads can take.
   DeferredCopies pieces_of(CopyTime when) const;
 
   std::vector<Block> blocks_;

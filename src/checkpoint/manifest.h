@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-/// What tells a checkpoint that is whole from one that is not.
+/// What distinguishes a complete checkpoint from an incomplete one.
 namespace accelerate::detail {
 
 /// One file of a checkpoint as it was written.

@@ -82,7 +82,7 @@ bool has_bytes(const std::string& path, const char* bytes, uint64_t size) {
 }
 
 /// Files that were moved to their places. Its end puts back what they replaced, the same files as before, unless all are kept: a
-/// model whose weights are there goes on reading them.
+/// model whose weights are there keeps reading them.
 class PlacedFiles {
  public:
   PlacedFiles() = default;

@@ -32,7 +32,7 @@ class FolderLock {
 
 /// Writes weights into such a folder, one after the other, while no other writer does. What the folder has already stays, under
 /// other names; under the same, where it has the same bytes. New files are staged beside their places until `finish`; without it
-/// nothing changes: whoever uses the folder keeps what he has.
+/// nothing changes: models that use the folder keep their weights.
 class OffloadWriter {
  public:
   /// Makes the folder. CheckpointError when it cannot be made, or has an index that is none.

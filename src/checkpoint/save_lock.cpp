@@ -138,7 +138,7 @@ int share_lock_file(const fs::path& file, const std::string& folder) {
   throw CheckpointError(fmt::format("Cannot lock {} to save to {}: {}.", file.string(), folder, std::strerror(reason)));
 }
 
-/// Whoever is the last to let go of it removes the file, while it is locked: nobody else has it.
+/// The last to release it removes the file, while it is locked: nobody else has it.
 void unlock_file(int descriptor, const fs::path& file) {
   set_lock(descriptor, kTaken, F_UNLCK);
   if (set_lock(descriptor, kTaken, F_WRLCK) && is_current(descriptor, file)) unlink(file.c_str());

@@ -7,7 +7,7 @@ namespace accelerate::detail {
 
 /// Keeps other runs from writing to a folder, by a lock on a file beside it. The kernel releases it when this process ends,
 /// however it ends, and no child of a fork shares it. One process of a run has the lock, and others may share it: it is free for
-/// another run when all of them are gone. The file says who has taken it; whoever is the last removes it.
+/// another run when all of them are gone. The file names its holder; the last one removes it.
 /// Several locks of one process on one file are the same lock. A record lock of POSIX, it is also released when this process
 /// opens and closes that file in any other way.
 class SaveLock {

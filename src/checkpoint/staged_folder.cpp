@@ -284,7 +284,8 @@ bool StagedFolder::is_made_folder(const fs::path& path) const {
          made.st_ino == there.st_ino;
 }
 
-/// At no instant is there no checkpoint under the name of `target_`, but for file systems that cannot exchange two folders.
+/// At no instant is there no checkpoint under the name of `target_`, but for file systems that cannot swap two folders
+/// (RENAME_EXCHANGE).
 void StagedFolder::replace_target() {
   if (renameat2(AT_FDCWD, aside_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) == 0) return;
   if (!cannot_exchange(errno)) fail_to("replace", target_, std::strerror(errno));

@@ -10,11 +10,11 @@
 
 namespace accelerate::detail {
 
-/// A folder that is written aside and becomes visible all at once, in the place of one that may be there already. Until it is
+/// A folder that is staged and becomes visible all at once, replacing one that may exist already. Until it is
 /// committed nothing of that one is touched; without it, nothing is left behind. Several processes may write into it, of which
 /// one decides: it commits the folder or, ending without that, removes it.
 ///
-/// Where a file system cannot exchange two folders in one operation, the old one is first moved to `aside`.old; whoever dies in
+/// Where a file system cannot swap two folders atomically, the old one is first moved to `aside`.old; a process that dies in
 /// between leaves it there, and `recover` puts things right.
 class StagedFolder {
  public:

@@ -31,7 +31,7 @@ void DeviceFeed::receive(const Leaves& batch) {
   const c10::impl::VirtualGuardImpl guard(device_->type());
   const c10::Stream current = guard.getStream(*device_);
   copied_->block(current);
-  // The memory belongs to the side stream: without a word it would be given out again there while `current` still reads it.
+  // The memory belongs to the side stream: without record_stream it would be reused there while `current` still reads it.
   for (const at::Tensor* tensor : batch.tensors) {
     if (tensor->defined() && tensor->device() == *device_) guard.recordDataPtrOnStream(tensor->storage().data_ptr(), current);
   }

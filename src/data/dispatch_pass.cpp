@@ -145,7 +145,7 @@ ErasedBatch DispatchPass::share_of(Round& round, bool last) {
 
 void DispatchPass::resume() {
   if (!ahead_) return;
-  // The first round is had in full, for what fills up the last one; of the others up to where the run goes on nobody hears.
+  // The first round is had in full, for what fills up the last one; the others up to where the run resumes are dropped.
   broadcast_round(*ahead_);
   if (!spec().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharing().state.num_processes());
   to_drop_ = start_.own - 1;

@@ -27,7 +27,7 @@ class DispatchPass : public PreparedPass {
   Value join(const std::vector<ErasedBatch>& batches) const;
   /// Reads on the main process and tells the others what it has read, or why it could not.
   std::optional<Round> fetch();
-  /// Goes on behind the rounds that were handed out before the run was saved.
+  /// Resumes after the rounds that were handed out before the run was saved.
   void resume();
   void broadcast_round(Round& round);
   /// This process's rows of `round`, which is the last one or not.

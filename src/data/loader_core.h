@@ -56,7 +56,7 @@ struct AnyDataLoader::Core {
   std::optional<LoaderProgress> take_resumed();
   /// Among how many processes the data are sharded.
   int num_processes() const;
-  /// What so many batches of each process are before they are sharded.
+  /// What this many batches of each process are before they are sharded.
   int64_t shared_by(int64_t batches) const;
 
   const LoaderSpec spec;
@@ -69,7 +69,7 @@ struct AnyDataLoader::Core {
   /// Where the newest pass is, and how to resume it.
   std::shared_ptr<LoaderPosition> position = std::make_shared<LoaderPosition>();
   std::shared_ptr<LoaderProgress> progress = std::make_shared<LoaderProgress>();
-  /// The next pass goes on here.
+  /// The next pass resumes here.
   std::optional<LoaderProgress> resumed = {};
   /// The loader that this one is without its first `skipped` batches, whose progress it makes; null: this one itself.
   std::shared_ptr<Core> origin = {};

@@ -25,7 +25,7 @@ struct RandomNumbers {
 };
 
 /// Lets a pass begin with the random numbers of an earlier one, and puts torch's default generator back afterwards: what was
-/// drawn at the beginning of an epoch is not drawn again when the run goes on in its middle.
+/// drawn at the beginning of an epoch is not drawn again when the run resumes in its middle.
 class ReplayedNumbers {
  public:
   ReplayedNumbers(const LoaderSpec& spec, const RandomNumbers& start);
@@ -55,10 +55,10 @@ struct PassOrder {
   std::string difference_to(const PassOrder& now) const;
 };
 
-/// How far the newest pass over a prepared loader has come, and how to have its order again.
+/// Progress of the newest pass over a prepared loader, and how to reproduce its order.
 struct LoaderProgress {
   int64_t epoch = 0;
-  /// A pass has begun and did not come to its end.
+  /// A pass has begun and has not reached its end.
   bool under_way = false;
   /// Its last batch was handed out: nothing is left of this epoch, whatever the data are when the run resumes.
   bool ended = false;

@@ -42,7 +42,7 @@ LoaderProgress PreparedPass::begin_or_resume() {
     start_.own = resumed->batches;
     progress.batches += core_->skipped;
   } else {
-    // The parts of the others and of this process are no longer the same: what was left of the whole is shared out anew.
+    // The parts of the others and of this process are no longer the same: the rest is sharded again.
     start_.shared = begun_at_ = resumed->shared;
     progress.batches = 0;
     progress.num_processes = core_->num_processes();

@@ -24,7 +24,7 @@ class PreparedPass : public LoaderPass {
   /// The first random numbers have been drawn: what the training draws is its own again.
   void end_replay() { replay_.reset(); }
 
-  /// The one place where the data come to their end: the next pass is the next epoch. A pass without a single batch does not
+  /// The one place where the data end: the next pass is the next epoch. A pass without a single batch does not
   /// count.
   void finish(bool had_batches);
 

@@ -41,7 +41,7 @@ struct SharedPass {
 
   bool is_full(const Indices& batch) const { return !full_length || static_cast<int64_t>(batch.size()) == *full_length; }
 
-  /// The next batch of all processes. One longer than was announced would be lost without a word.
+  /// The next batch of all processes. One longer than was announced would silently be lost.
   std::optional<Indices> read() {
     for (; skip > 0 && next(); --skip) {
     }

@@ -27,7 +27,7 @@ class WorkerPool {
 
  private:
   struct Desk;
-  /// Drops what has not begun, and waits for the threads that are not let go.
+  /// Drops what has not begun, and waits for the threads that are not abandoned.
   void close();
   std::shared_ptr<Desk> desk_;
   std::vector<std::thread> threads_;

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-/// The accelerators of this machine, by LibTorch's own interfaces.
+/// The accelerators of this host, by LibTorch's own interfaces.
 namespace accelerate::detail {
 
 /// How many there are.

@@ -76,7 +76,7 @@ StartedCollective C10dTransport::all_to_all(at::Tensor& output, at::Tensor& inpu
                [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, evenly, evenly); });
 }
 
-/// Gloo and NCCL end before the store they met in.
+/// Gloo and NCCL end before their rendezvous store.
 void C10dTransport::close() noexcept {
   try {
     if (device_backend_) device_backend_->shutdown();

@@ -42,7 +42,7 @@ CallNote note_of(const char* call, std::source_location where, const at::Tensor&
   return {.name = call, .where = where, .tensor = &sent, .how = std::move(how)};
 }
 
-/// What can be neither used nor ended. Held, so that it is not taken for a leak.
+/// What can be neither used nor ended. Held, so that leak checkers do not report it.
 template <class Thing>
 void keep_for_ever(Thing thing) {
   static std::mutex mutex;
@@ -113,7 +113,7 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
                       "a peer uses another version of this library: build the programs of all ranks with the same version");
   }
   failures_->set_detective(std::make_shared<Detective>(std::move(parts)));
-  // Who leaves at once must not be gone before the others hold its notes.
+  // A rank that leaves at once must not exit before the others have mapped its call log.
   const auto see_everyone = all_gather_bytes(failures_->detective()->sees_everyone() ? "yes" : "no", "joining", where);
   hosts_compare_ = std::find(see_everyone.begin(), see_everyone.end(), "no") != see_everyone.end();
   if (hosts_compare_ && !parts_.owned) {
@@ -130,7 +130,7 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
 std::vector<uint64_t> Communicator::gather_marks(uint64_t mine) {
   at::Tensor sent = byte_buffer(8 * size()).view(at::kLong), received = byte_buffer(8 * size()).view(at::kLong);
   sent.fill_(static_cast<int64_t>(mine));
-  // Not an all-gather: nothing else in the group is sent in this way, so nothing else can be taken for it.
+  // Not an all-gather: nothing else in the group is sent in this way, so nothing else can be mistaken for it.
   failures_->wait(*parts_.transport->all_to_all(received, sent));
   const auto* theirs = received.const_data_ptr<int64_t>();
   return {theirs, theirs + size()};

@@ -63,11 +63,11 @@ class Communicator {
   PassTracker& passes() { return *passes_; }
   /// The group as something that starts collectives in the background sees it.
   c10::intrusive_ptr<WatchfulGroup> background_group();
-  /// The first rank of this machine, as far as it is known.
+  /// The first rank of this host, as far as it is known.
   int first_here() const;
 
   /// From now on calls are written down, and one that waits longer than `threshold` (zero: none) is told. Every rank calls it.
-  /// `machine` is the same text on every process of a machine.
+  /// `machine` is the same text on every process of a host.
   void watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where);
 
   /// Debug mode: tells the others what this rank is about to do. DistributedError, on all of them and with a line for each, when
@@ -104,7 +104,7 @@ class Communicator {
   std::unique_ptr<FailurePolicy> failures_;
   std::unique_ptr<StoreScopes> scopes_;
   std::unique_ptr<PassTracker> passes_;
-  bool hosts_compare_ = false;  // some rank cannot read the notes of another, and the backend can compare them
+  bool hosts_compare_ = false;  // some rank cannot read the call log of another, and the backend can compare them
   const int exceptions_before_;
   const pid_t process_;
 };

@@ -16,11 +16,11 @@ using namespace std::chrono_literals;
 
 /// How often a watcher looks at its own rank, at most.
 constexpr std::chrono::milliseconds kTick = 1s;
-/// How long answers of other machines are waited for; they look at the store once a second.
+/// How long answers of other hosts are waited for; they look at the store once a second.
 constexpr std::chrono::milliseconds kAnswers = 3s;
-/// How long a change must last before it is news: who has just come goes on at once.
+/// How long a change must last before it is news: a rank that has just arrived continues at once.
 constexpr std::chrono::milliseconds kLasting = 1s;
-/// How often other machines are asked whether anything has changed.
+/// How often other hosts are asked whether anything has changed.
 constexpr std::chrono::milliseconds kAskAgain = 5s;
 /// How long the kernel may take to show that a process whose connections are closed is dead.
 constexpr std::chrono::milliseconds kCause = 1s;
@@ -48,7 +48,7 @@ bool names_a_cause(const std::vector<RankReport>& reports) {
 struct Detective::Machine {
   size_t own;
   std::vector<ProcessCard> cards;
-  /// By rank; null for ranks of other machines.
+  /// By rank; null for ranks of other hosts.
   std::vector<std::shared_ptr<Logbook>> logbooks;
   /// Those of the others.
   std::vector<const Logbook*> peers;
@@ -67,7 +67,7 @@ struct Detective::Machine {
   bool has(size_t rank) const { return logbooks[rank] != nullptr; }
 
   RankReport report(size_t rank) const {
-    // First the process, then its notes: what it wrote before it ended is then seen.
+    // First the process, then its call log: what it wrote before it ended is then seen.
     RankReport report{.presence = rank == own ? Presence::running : presence_of(cards[rank]), .pid = cards[rank].pid};
     report.entry = logbooks[rank]->read();
     return report;
@@ -81,14 +81,14 @@ struct Detective::Machine {
 
   LogbookPage& first_page() const { return logbooks[first()]->page(); }
 
-  /// For all ranks of this machine.
+  /// For all ranks of this host.
   void tell(std::string story) const {
     story.resize(std::min(story.size(), LogbookPage::kStory));
     std::copy_n(story.c_str(), story.size() + 1, first_page().story.begin());
     first_page().told = true;
   }
 
-  /// The story that another machine tells, unless this one is about to tell its own.
+  /// The report of another host, unless this one is about to make its own.
   void hear(const std::string& story, int rank) const {
     int32_t nobody = 0;
     if (first_page().teller.compare_exchange_strong(nobody, rank + 1)) tell(story);
@@ -102,7 +102,7 @@ struct Detective::Machine {
     return found;
   }
 
-  /// The first rank of every other machine.
+  /// The first rank of every other host.
   std::vector<int64_t> first_of_others() const {
     std::vector<int64_t> ranks;
     std::set<uint64_t> seen;
@@ -204,7 +204,7 @@ std::vector<RankReport> Detective::look_around() const {
       for (auto& report : reports) report.presence = Presence::silent;
       enter_into(reports, answers);
     } catch (const std::exception&) {
-      // The store is gone with its host, or stopped with it: the others stay unknown, and the story says so.
+      // The store is gone with its host, or stopped with it: the others stay unknown, and the report says so.
     }
   }
   enter_into(reports, machine_->reports());
@@ -231,7 +231,7 @@ std::vector<RankReport> Detective::investigate(const std::string& reason, int64_
 }
 
 /// Who watches over the processes blames the one that ends first, so those that failed go first: the dead have ended already.
-/// One that fails and goes on is not waited for long.
+/// One that fails and continues is not waited for long.
 void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   const auto died = [](const RankReport& report) { return report.presence == Presence::gone; };
   if (std::any_of(reports.begin(), reports.end(), died)) return;
@@ -250,7 +250,7 @@ std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mi
   try {
     return within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
   } catch (const std::exception&) {
-    // It has told all there is to know, and may have gone with its host since.
+    // It has reported everything, and may have exited with its host since.
     const auto is_known = [](const RankReport& report) { return report.presence != Presence::unknown; };
     if (std::all_of(reports.begin(), reports.end(), is_known)) return story;
     return story +
@@ -260,7 +260,7 @@ std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mi
   }
 }
 
-/// What another machine has told: who told it may have left, and would not answer.
+/// The report of another host: its author may have left, and would not answer.
 std::optional<std::string> Detective::story_of_others() const {
   if (!remote_) return std::nullopt;
   try {
@@ -271,7 +271,7 @@ std::optional<std::string> Detective::story_of_others() const {
 }
 
 std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
-  // One rank of a machine finds out, so that all tell the same.
+  // One rank of a host investigates, so that all report the same.
   LogbookPage& page = machine_->first_page();
   int32_t teller = 0;
   if (page.teller.compare_exchange_strong(teller, parts_.rank + 1)) {
@@ -296,7 +296,7 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
 
 std::string Detective::explain(const std::string& reason, int64_t mismatch) {
   const std::string story = tell(reason, mismatch);
-  // The store goes when rank 0 does, and other machines look at it once a second.
+  // The store goes when rank 0 does, and other hosts look at it once a second.
   if (remote_ && parts_.first_serves_store && parts_.rank == 0) {
     try {
       remote_->serve(machine_->first_of_others(), kAnswers);
@@ -336,7 +336,7 @@ void Detective::look_at_own_call() try {
   // Who only watches must not end the program.
 }
 
-/// Whoever has waited for so long first, or the next one when that one is stopped.
+/// The rank that reached the threshold first, or the next one when that one is stopped.
 bool Detective::speaks_for_machine(const Call& call) const {
   LogbookPage& page = machine_->first_page();
   int64_t before = page.warned;

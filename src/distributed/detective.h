@@ -13,24 +13,24 @@
 
 namespace accelerate::detail {
 
-/// What a detective is told when its group begins.
+/// What a detective knows when its group begins.
 struct DetectiveParts {
   int rank = 0;
   /// Of every rank, this one's included.
   std::vector<ProcessCard> cards = {};
   /// This rank's own.
   std::shared_ptr<Logbook> logbook = {};
-  /// Through which machines ask each other; null for a group without one.
+  /// Through which hosts ask each other; null for a group without one.
   c10::intrusive_ptr<c10d::Store> store = {};
   /// Rank 0 serves that store: it goes with it.
   bool first_serves_store = false;
-  /// After how long a call that waits is told; zero: never.
+  /// After how long a waiting call is reported; zero: never.
   std::chrono::milliseconds threshold{};
 };
 
 /// Knows what every rank of a group does, and tells it when something goes wrong. Every rank writes its calls into memory that
-/// the others of its machine read, also after its death. Nothing is sent until somebody asks: a watcher whose rank has waited
-/// for too long, or a rank whose call has failed. Then the machines tell each other through the store.
+/// the others of its host read, also after its death. Nothing is sent until somebody asks: a watcher whose rank has waited
+/// for too long, or a rank whose call has failed. Then the hosts share reports through the store.
 class Detective {
  public:
   explicit Detective(DetectiveParts parts);
@@ -38,33 +38,33 @@ class Detective {
   Detective(const Detective&) = delete;
   Detective& operator=(const Detective&) = delete;
 
-  /// The story of a call that failed because of `reason`: the same on every rank that asks. `mismatch`: the number of a call that
-  /// was found to differ, or 0.
+  /// The report of a call that failed because of `reason`: the same on every rank that asks. `mismatch`: the number of a call
+  /// that was found to differ, or 0.
   std::string explain(const std::string& reason, int64_t mismatch = 0);
 
-  /// True when a rank of this machine has reached call `number`, as this one has, and makes another call of it. Of two ranks that
+  /// True when a rank of this host has reached call `number`, as this one has, and makes another call of it. Of two ranks that
   /// ask before they send, at least one hears of it.
   bool is_contradicted(int64_t number) const;
-  /// Returns when no rank of this machine is so far behind call `number` that it could no longer compare what this one did.
+  /// Returns when no rank of this host is so far behind call `number` that it could no longer compare what this one did.
   /// runtime_error when that takes longer than `patience`, or one of them has left.
   void let_others_catch_up(int64_t number, std::chrono::milliseconds patience) const;
-  /// True when this rank can read the notes of all others.
+  /// True when this rank can read the call log of all others.
   bool sees_everyone() const;
 
-  /// What other machines may read about this rank when it has left.
+  /// What other hosts may read about this rank when it has left.
   std::string last_report() const;
 
-  /// True when the group is lost: a rank of this machine is dead, or the story has been told.
+  /// True when the group is lost: a rank of this host is dead, or the report is out.
   bool is_lost() const;
   /// The latter alone, which costs nothing to ask.
   bool is_told() const;
-  /// True when the store has gone with rank 0 of this machine.
+  /// True when the store has gone with rank 0 of this host.
   bool store_is_lost() const;
-  /// True when `rank` is of this machine and has left the group or is dead.
+  /// True when `rank` is of this host and has left the group or is dead.
   bool has_left(int rank) const;
-  /// True when all ranks are of this machine and each but this one has left the group or is dead.
+  /// True when all ranks are of this host and each but this one has left the group or is dead.
   bool nobody_is_left() const;
-  /// The first rank of this machine.
+  /// The first rank of this host.
   int first_here() const;
 
  private:

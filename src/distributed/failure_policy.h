@@ -64,7 +64,7 @@ class FailurePolicy {
   void guarded(const CallNote& call, c10::function_ref<void(int64_t)> action);
   /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
   void compare_on_host(int64_t number, const CallNote& call) const;
-  /// GroupLost when the story of its end has been told.
+  /// GroupLost when its end has been reported.
   void check_not_lost() const;
   /// DistributedError when a call has failed before.
   void check_usable(const char* call, std::source_location where);

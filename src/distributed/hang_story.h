@@ -20,10 +20,10 @@ struct RankReport {
 
 /// Who waits where, who is missing, and where the missing ones were last seen: one sentence or more, then a line for each
 /// rank. Pure: it depends on nothing but the reports, one for each rank. `mismatch`: the number of a call that is known to
-/// differ, also where a rank has made so many since that its notes no longer show it.
+/// differ, also where a rank has made so many since that its call log no longer shows it.
 std::string tell_story(const std::vector<RankReport>& reports, int64_t mismatch = 0);
 
-/// What of a story is news when it changes: who is missing, dead or stopped, and who waits in which call. Not for how long.
+/// What of a report is news when it changes: who is missing, dead or stopped, and who waits in which call. Not for how long.
 std::string gist_of(const std::vector<RankReport>& reports);
 
 /// The number of the oldest call that is not the same on all ranks, as far as they remember; 0 when there is none.

@@ -23,7 +23,7 @@ namespace accelerate::detail {
 struct Call {
   /// 1 for the first of a group, and so on: the same on every rank that keeps in step. 0: none.
   int64_t number = 0;
-  /// Nanoseconds of the machine's steady clock; `ended` is 0 while it waits, and kComputing before that.
+  /// Nanoseconds of the host's steady clock; `ended` is 0 while it waits, and kComputing before that.
   int64_t began = 0, ended = 0;
   std::array<char, 32> name = {};
   /// The end of the caller's file name.
@@ -94,7 +94,7 @@ struct RankEntry {
   int64_t joined = 0;
 };
 
-/// What a rank writes down about itself, in memory that the other processes of its machine map: they can read it while it runs,
+/// What a rank writes down about itself, in memory that the other processes of its host map: they can read it while it runs,
 /// while it is stopped and after its death.
 struct LogbookPage {
   static constexpr size_t kCalls = 32;
@@ -109,9 +109,9 @@ struct LogbookPage {
   /// The fingerprints of more calls than `ring` has: what peers compare before they make theirs (see mark_of).
   std::array<std::atomic<uint64_t>, kMarks> marks = {};
   SharedSlot<Activity> activity = {};
-  /// In the page of a machine's first rank: the newest call that one of its ranks has warned about.
+  /// In the page of a host's first rank: the newest call that one of its ranks has warned about.
   std::atomic<int64_t> warned = 0;
-  /// There too: who has warned last, and who tells the story for all, as their ranks + 1.
+  /// There too: which rank warned last, and which reports for all, as rank + 1.
   std::atomic<int32_t> speaker = 0;
   std::atomic<int32_t> teller = 0;
   std::atomic<bool> told = false;
@@ -170,7 +170,7 @@ class Logbook {
   std::mutex writing_;
 };
 
-/// While it lives, the notes of the rank that this thread made say that it is busy with something that is no collective.
+/// While it lives, the call log of the rank that this thread made says that it is busy with something other than a collective.
 class Busy {
  public:
   Busy(const char* name, const std::string& place);
@@ -185,7 +185,7 @@ class Busy {
   std::shared_ptr<Logbook> logbook_;
 };
 
-/// Now, by the clock of all times in logbooks: the same for every process of a machine.
+/// Now, by the clock of all times in logbooks: the same for every process of a host.
 int64_t logbook_now();
 
 }  // namespace accelerate::detail

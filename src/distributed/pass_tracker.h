@@ -19,7 +19,7 @@ namespace accelerate::detail {
 class CollectiveWatch;
 class FailurePolicy;
 
-/// Passes over a model, in which collectives go on in the background: it numbers and announces them as one call each, and knows
+/// Passes over a model, in which collectives run in the background: it numbers and announces them as one call each, and knows
 /// from when on this rank only waits.
 class PassTracker {
  public:
@@ -28,7 +28,7 @@ class PassTracker {
   PassTracker(const PassTracker&) = delete;
   PassTracker& operator=(const PassTracker&) = delete;
 
-  /// Runs `action`, in which collectives go on in the background: a pass over a model. When one of them fails, that is told as
+  /// Runs `action`, in which collectives run in the background: a pass over a model. When one of them fails, that is told as
   /// `call` at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to
   /// wait.
   void during(const char* call, std::source_location where, const std::function<void()>& action);

@@ -9,8 +9,8 @@ namespace accelerate::detail {
 
 /// How the other ranks know a rank's process. Plain bytes: it travels.
 struct ProcessCard {
-  /// A hash of the kernel, the process namespace and the launcher's name for the machine: equal where processes can see each
-  /// other and belong to one machine of the launch.
+  /// A hash of the kernel, the process namespace and the launcher's name for the host: equal where processes can see each
+  /// other and belong to one host of the launch.
   uint64_t machine = 0;
   int64_t pid = 0;
   /// When it started, by the kernel's count: a process id is given to another process some day.
@@ -23,7 +23,7 @@ struct ProcessCard {
   static ProcessCard of_this_process(const std::string& machine, int descriptor);
 };
 
-/// What has become of the process, as far as this machine's kernel knows. Gone: its parent has been told.
+/// What has become of the process, as far as this host's kernel knows. Gone: its parent has been told.
 Presence presence_of(const ProcessCard& card);
 
 }  // namespace accelerate::detail

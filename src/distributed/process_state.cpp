@@ -61,7 +61,7 @@ at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions&
   return device;
 }
 
-/// Processes of one machine meet on the loopback interface, whatever the machine's own name resolves to.
+/// Processes of one host meet on the loopback interface, whatever the host's own name resolves to.
 c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const Environment& environment,
                                                                  std::chrono::milliseconds timeout) {
   if (!on_one_host(me) || environment("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::Options::create_default(timeout);
@@ -140,7 +140,7 @@ GroupParts borrow_group(const ProcessStateOptions& options) {
   return parts;
 }
 
-/// Who this process is in a group of the application's own: processes of one machine are those with its host name.
+/// Who this process is in a group of the application's own: processes of one host are those with its host name.
 LaunchEnvironment place_in(Communicator& peers) {
   LaunchEnvironment me = read_launch_environment([](const std::string&) { return std::nullopt; });
   me.launched = true;

@@ -132,7 +132,7 @@ void RemoteReports::answer(int64_t question) {
   with_store([&](c10d::Store& store) { store.set("answer/" + std::to_string(rank_), as_bytes(bytes)); });
 }
 
-/// A rank that is still in a collective when the group fails hears the story before the store is gone.
+/// A rank that is still in a collective when the group fails gets the report before the store is gone.
 void RemoteReports::listen() {
   if (heard_) return;
   const auto story = settled();

@@ -14,23 +14,23 @@
 
 namespace accelerate::detail {
 
-/// What is known of some ranks, by their number: what machines tell each other.
+/// What is known of some ranks, by their number: what hosts tell each other.
 using NumberedReports = std::vector<std::pair<int64_t, RankReport>>;
 
 std::string pack(const NumberedReports& reports);
-/// Bytes that `pack` did not write give fewer reports or none: a story with holes is better than no story.
+/// Bytes that `pack` did not write give fewer reports or none: a report with holes is better than no story.
 NumberedReports unpack(std::string_view bytes);
 
-/// How detectives of different machines ask each other: whoever wants to know raises a number in the store; a thread of every
-/// rank looks at it once a second and answers with what it sees on its own machine. A store whose host is stopped does not
+/// How detectives of different hosts ask each other: a rank that wants to know increments a number in the store; a thread of
+/// every rank looks at it once a second and answers with what it sees on its own host. A store whose host is stopped does not
 /// answer, so that thread can be left behind, and callers come with a limit of their own (bounded.h).
 class RemoteReports {
  public:
   using Look = std::function<NumberedReports()>;
   using Hear = std::function<void(const std::string&)>;
 
-  /// Starts to answer. `look` reports about this rank's machine, `hear` is given the text that was settled elsewhere. Both are
-  /// called by another thread and may outlive the caller. `first`: the first rank of this one's machine.
+  /// Starts to answer. `look` reports about this rank's host, `hear` is given the text that was settled elsewhere. Both are
+  /// called by another thread and may outlive the caller. `first`: the first rank of this one's host.
   static std::shared_ptr<RemoteReports> start(c10::intrusive_ptr<c10d::Store> store, int rank, int first, Look look, Hear hear);
   /// Answers no more.
   void stop();
@@ -43,7 +43,7 @@ class RemoteReports {
   std::string settle(const std::string& text);
   /// That text, if there is one already.
   std::optional<std::string> settled();
-  /// For the rank that serves the store: returns when on the machine of each of `ranks`, its first, somebody has settled, or
+  /// For the rank that serves the store: returns when on the host of each of `ranks`, its first, somebody has settled, or
   /// `patience` is over, so that they can.
   void serve(const std::vector<int64_t>& ranks, std::chrono::milliseconds patience);
 

@@ -11,7 +11,7 @@ namespace accelerate::detail {
 
 class FailurePolicy;
 
-/// The order in which ranks enter scopes and leave the group, by keys in the store that they met in.
+/// The order in which ranks enter scopes and leave the group, by keys in the rendezvous store.
 class StoreScopes {
  public:
   /// `store` may be null for a group of the application's own.

@@ -47,7 +47,7 @@ class Transport {
   /// The group that c10d's reducer of gradients starts its collectives in.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> process_group() const = 0;
 
-  /// Ends the group, before the store that its ranks met in. Nothing is started after it. A transport with a collective that
+  /// Ends the group, before the rendezvous store of its ranks. Nothing is started after it. A transport with a collective that
   /// cannot end is not closed: its end would wait.
   virtual void close() noexcept = 0;
 

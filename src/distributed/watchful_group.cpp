@@ -182,7 +182,7 @@ WatchfulGroup::WatchfulGroup(PassTracker& passes, Transport& transport)
 }
 
 c10::intrusive_ptr<c10d::Work> WatchfulGroup::allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) {
-  // Ranks that have left the scope, as one may that never called finish(), must not take it for a pass of their own.
+  // Ranks that have left the scope, as one may that never called finish(), must not mistake it for their own pass.
   if (all_on_cpu(tensors)) passes_.expect_waiting(before_all_reduce_ ? "in join_uneven_inputs" : "");
   if (before_all_reduce_) before_all_reduce_(tensors.front());
   if (!all_on_cpu(tensors)) return group_->allreduce(tensors, options);

@@ -7,7 +7,7 @@
 
 namespace accelerate::detail {
 
-/// A value as bytes that another process of the same run turns back with `decode`. Tensors travel by way of the CPU and
+/// A value as bytes that another process of the same run turns back with `decode`. Tensors are sent through the CPU and
 /// come back there; their strides do not travel.
 std::string encode(const Value& value);
 

@@ -24,7 +24,7 @@ namespace accelerate::detail {
 
 class Communicator;
 
-/// How messages begin that tell of a backward pass around a prepared model: where it was, if that is known.
+/// The beginning of messages about a backward pass that bypassed a prepared model: where it was, if that is known.
 std::string bypassed_model(const torch::nn::Module& module, std::source_location prepared,
                            std::optional<std::source_location> where);
 
@@ -69,9 +69,9 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   bool stepped_alone() const { return stepped_alone_; }
   /// All ranks have the same weights again.
   void weights_averaged() { stepped_alone_ = syncs_.local_gradients = false; }
-  /// UsageError where the reducer cannot be made anew.
+  /// UsageError where the reducer cannot be rebuilt.
   void check_rebuild() const;
-  /// Parameters of the module were frozen or unfrozen, or have another dtype or device: makes the reducer anew. On all ranks.
+  /// Parameters of the module were frozen or unfrozen, or have another dtype or device: rebuilds the reducer. On all ranks.
   void rebuild();
   /// How often that was.
   int rebuilds() const { return rebuilds_; }
@@ -94,7 +94,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// What the hook that gradients travel by remembers of this process, with the order of buckets that it belongs to; nothing when
   /// it remembers nothing.
   std::optional<StateDict> hook_state() const;
-  /// Goes on from such a state, before the next forward pass. UsageError when it does not fit the model.
+  /// Restores such a state, before the next forward pass. UsageError when it does not fit the model.
   void load_hook_state(const StateDict& state);
 
   /// A backward pass has reached the outputs.

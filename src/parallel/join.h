@@ -13,8 +13,8 @@ class Communicator;
 class DataParallel;
 class ModelCore;
 
-/// Processes with different numbers of batches. Who has some tells the others which collective it is about to start, and they
-/// take part in it.
+/// Processes with different numbers of batches. Those that have some announce the collective they are about to start, and the
+/// others join it.
 class Join {
  public:
   Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_location where);

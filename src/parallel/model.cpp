@@ -24,7 +24,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// Ranks whose models differ would send the wrong tensors without a word, so they compare them first.
+/// Ranks whose models differ would silently send the wrong tensors, so they compare them first.
 void check_same_model(const ProcessState& state, const torch::nn::Module& module, std::source_location where) {
   std::vector<std::string> mine;
   for (const auto& [name, tensor] : state_dict(module)) mine.push_back(name + " " + describe(tensor));
@@ -43,7 +43,7 @@ void check_same_model(const ProcessState& state, const torch::nn::Module& module
     if (here != there)
       difference = "rank " + std::to_string(state.process_index()) + " has " + here + " where the main process has " + there;
   }
-  // Every process learns of it, so that none goes on alone.
+  // Every process learns of it, so that none continues alone.
   for (const auto& report : gather_object(state, std::vector<std::string>{difference}, where)) {
     if (!report.empty()) throw DistributedError("The model given to prepare differs between processes: " + report + ".");
   }
@@ -215,7 +215,7 @@ void ModelCore::after_forward(const Leaves* outputs) const {
 
 namespace {
 
-/// Whether gradients have come to parameters since it was made.
+/// Whether parameters have received gradients since it was made.
 class GradientWatch {
  public:
   explicit GradientWatch(const ModelCore& model) : model_(model), before_(marks()) {}

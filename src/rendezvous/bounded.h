@@ -10,8 +10,8 @@
 namespace accelerate::detail {
 
 /// Starts `action` in a thread of its own that can be left behind. A client of c10d's store waits without limit for a server
-/// that accepts it and says nothing (a stopped rank 0, a stranger on the port), so nobody who must go on may call it directly.
-/// What `action` uses must be its own or shared.
+/// that accepts it and says nothing (a stopped rank 0, an unrelated process on the port), so a thread that must not block may not
+/// call it directly. What `action` uses must be its own or shared.
 template <class Action>
 auto start_aside(Action action) -> std::future<decltype(action())> {
   std::packaged_task<decltype(action())()> task(std::move(action));

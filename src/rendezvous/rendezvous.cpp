@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kRetryPause{50};
 constexpr std::chrono::microseconds kShortestSleep{50}, kLongestSleep{2000};
 constexpr std::chrono::milliseconds kLookForRefusals{200};
 
-/// What a rank brings to the rendezvous. Copied into threads that may be left behind.
+/// What a rank needs for the rendezvous. Copied into threads that may be left behind.
 struct Attendance {
   LaunchEnvironment me;
   /// Of the keys of this group, whoever hosts it.

@@ -13,7 +13,7 @@ namespace accelerate::detail {
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, const Environment& environment,
                                            std::chrono::milliseconds patience);
 
-/// To be called when the group of that store has met: the next one has other keys. One that did not meet may be tried again.
+/// Call it when the group of that store has connected: the next one has other keys. A failed rendezvous may be retried.
 void note_group_made(const LaunchEnvironment& me);
 
 /// True when all ranks are on this host: they need nothing but its loopback interface.

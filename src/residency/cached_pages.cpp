@@ -23,7 +23,7 @@ namespace {
 
 constexpr uint64_t kPagesAtOnce = 1024;
 
-/// A copy from a mapping, and where to go on when a page of it cannot be had.
+/// A copy from a mapping, and where to resume when a page of it cannot be read.
 struct Copying {
   const char *begin, *end;  // of the mapping: what a fault tells may be the beginning of its page
   sigjmp_buf failed;

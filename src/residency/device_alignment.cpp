@@ -75,13 +75,13 @@ class Target {
 // Scopes belong to a thread, as the dispatcher's own do.
 thread_local AlignmentScope* innermost_alignment = nullptr;
 
-/// Brings an argument to a device; says whether it was elsewhere.
+/// Moves an argument to a device; returns whether it was elsewhere.
 bool bring(c10::IValue& argument, c10::Device device) {
   bool moved = false;
   argument = map_tensors(argument, [&, alone = argument.isTensor()](const at::Tensor& tensor) {
     if (tensor.device() == device || (alone && is_number_on_cpu(tensor))) return tensor;
     moved = true;
-    // Not behind our back: it may be a weight whose bytes have to be brought.
+    // Not behind our back: it may be a weight that must be paged in.
     return tensor.to(device);
   });
   return moved;

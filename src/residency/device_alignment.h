@@ -10,7 +10,7 @@
 /// Models whose weights are on several devices. Their modules know nothing of it, so operators find their arguments on one.
 namespace accelerate::detail {
 
-/// While it lives, operators that this thread calls (and those threads that take over its state) bring their tensors to one
+/// While it lives, operators that this thread calls (and those threads that take over its state) move their tensors to one
 /// device. Not inside a scope of empty weights.
 class AlignmentScope {
  public:
@@ -31,7 +31,7 @@ class AlignmentScope {
 
 /// Replaces tensors among the arguments of an operator that are on different devices by copies on one: that of an argument that
 /// it changes, else of a weight, else of the last weight that was used, else of the first. Those of operators that are made for
-/// several devices stay, as do numbers on the CPU. Says whether any was replaced; then the operator has to be called anew.
+/// several devices stay, as do numbers on the CPU. Says whether any was replaced; then the operator must be called again.
 bool align_devices(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace accelerate::detail

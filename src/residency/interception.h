@@ -21,7 +21,7 @@ inline c10::DispatchKeySet after_us(c10::DispatchKeySet keys) {
 /// Registers our fallback for the key, once a process. UsageError when somebody else uses the key.
 void intercept_operators();
 
-/// Runs an operator whose arguments may be managed weights: brings those that it needs, and keeps them while it runs.
+/// Runs an operator whose arguments may be managed weights: pages in those that it needs, and pins them while it runs.
 void run_on_weights(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 /// Puts the key on a tensor, or takes it off. Views made of it later inherit it.
@@ -40,7 +40,7 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-/// The value with `map(tensor)` in the place of every defined tensor.
+/// The value with `map(tensor)` substituted for every defined tensor.
 c10::IValue map_tensors(const c10::IValue& value, const std::function<at::Tensor(const at::Tensor&)>& map);
 
 }  // namespace accelerate::detail

@@ -10,7 +10,7 @@ namespace {
 
 using Owner = std::shared_ptr<StorageRecord>;
 
-/// A storage owns its record by way of its data pointer, which it frees when it ends.
+/// A storage owns its record through its data pointer, which it frees when it ends.
 void drop_record(void* owner) { delete static_cast<Owner*>(owner); }
 
 /// LibTorch 2.11 can set such a message and cannot take it back. There an absent weight is a null pointer, which kernels refuse

@@ -36,9 +36,9 @@ StorageRecord* record_of(const at::TensorBase& tensor);
 void manage(c10::StorageImpl& storage, std::shared_ptr<StorageRecord> record, c10::Device device, const std::string& name);
 /// Gives a managed storage its bytes, which somebody else owns.
 void show_bytes(c10::StorageImpl& storage, void* bytes);
-/// Takes them away: whoever reads them without an operator is told so, with the name of the weight.
+/// Evicts them: reading them without an operator is an error that names the weight.
 void hide_bytes(c10::StorageImpl& storage, const std::string& name);
-/// Makes it a storage like any other, with bytes of its own.
+/// Makes it a storage like any other, with its own bytes.
 void stop_managing(c10::StorageImpl& storage, c10::DataPtr bytes, c10::Allocator* allocator);
 
 }  // namespace accelerate::detail

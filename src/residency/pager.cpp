@@ -216,7 +216,7 @@ void Pager::begin_expected() {
 void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
   while (!unit.slot.defined()) {
     if (make_room(unit.bytes, 0)) return begin_load(unit, true);
-    // What was foreseen wrongly can be dropped as soon as it has come.
+    // A wrong prefetch can be evicted as soon as it is loaded.
     const auto other =
         std::find_if(units_.begin(), units_.end(), [](const Unit& each) { return each.pins == 0 && under_way(each); });
     if (other == units_.end()) {
@@ -229,7 +229,7 @@ void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     try {
       transfer->finish();
-    } catch (...) {  // whoever wants it will hear of it
+    } catch (...) {  // the next user will get the error
     }
     lock.lock();
   }
@@ -237,7 +237,7 @@ void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
 
 void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {
   while (unit.transfer || !unit.slot.defined()) {
-    require(unit, lock);  // another thread may have met a failure since
+    require(unit, lock);  // another thread may have failed since
     const auto transfer = unit.transfer;
     if (!transfer) return;
     const bool prefetched = unit.prefetched;

@@ -22,26 +22,26 @@ namespace accelerate::detail {
 struct PagerOptions {
   /// Where weights are computed with.
   c10::Device device = c10::kCPU;
-  /// The most memory there that weights take turns in. An operator that needs more at once gets it all the same.
+  /// The memory budget of resident weights there. An operator that needs more at once still gets it.
   uint64_t budget = 0;
   /// Threads that read.
   int threads = 4;
 };
 
-/// What a weight takes in a slot, where each begins at an address that kernels like.
+/// What a weight takes in a slot, aligned as kernels need it.
 uint64_t room_for(uint64_t bytes, c10::Device device);
 
 struct PagerCounts {
   int64_t loads = 0;
-  /// Loads that were not foreseen: somebody had to wait from their beginning to their end.
+  /// Prefetch misses: a user waited for the whole load.
   int64_t demanded = 0;
   uint64_t bytes = 0, peak = 0;
 };
 
 /// Pages weights in when operators need them, and evicts them when the room is needed.
 ///
-/// Correct by demand: whatever is used is brought. Fast by prediction: the order of uses is learned, and what is expected next is
-/// brought ahead, in the place of what is expected last. All decisions follow the order of uses alone.
+/// Correct by demand paging: whatever is used is loaded. Fast by prediction: the order of uses is learned, and what is expected
+/// next is prefetched, evicting what is expected last. All decisions follow the order of uses alone.
 ///
 /// One lock guards everything but the bytes under way; nobody holds it while reading. A unit that an operator uses is pinned, and
 /// stays where it is until the operator has returned. On an accelerator that is when its kernels were begun: bytes come and go in
@@ -67,7 +67,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
   /// Takes charge of storages that come and go together. Their bytes are released: `store` has them.
   void add_unit(std::vector<NewWeight> weights);
 
-  /// Brings the units, waiting as long as it takes, and pins them. CheckpointError when a store cannot be read, UsageError when
+  /// Loads the units, waiting as long as it takes, and pins them. CheckpointError when a store cannot be read, UsageError when
   /// one that is to be written takes no changes; then nothing is pinned.
   void pin(std::span<const WeightAccess> accesses);
   /// After `pin`. Changes are written back when the operator has succeeded, and discarded otherwise. CheckpointError when a store
@@ -91,7 +91,7 @@ class Pager : public std::enable_shared_from_this<Pager> {
     int pins = 0;
     uint64_t last_use = 0;
     at::Tensor slot = {};                     // while it is there or on its way
-    std::shared_ptr<Transfer> transfer = {};  // until somebody has used what it brought
+    std::shared_ptr<Transfer> transfer = {};  // until what it loaded has been used
     bool prefetched = false;                  // nobody waited for it when it began
     // On an accelerator: what those wait for who use it, and the streams that have.
     std::shared_ptr<const c10::Event> arrival = {};

@@ -18,10 +18,10 @@ class Pins {
   Pins(const Pins&) = delete;
   Pins& operator=(const Pins&) = delete;
 
-  /// Adds a tensor's storage, if it is a managed one, to those that `pin` brings.
+  /// Adds a tensor's storage, if it is a managed one, to those that `pin` loads.
   void add(const at::TensorBase& tensor, bool writes);
   bool empty() const { return groups_.empty(); }
-  /// Brings all of them. At once: one that is brought alone might be dropped for the next.
+  /// Loads all of them at once: one that is loaded alone might be evicted for the next.
   void pin();
   /// Unpins them; changes are written back.
   void finish();

@@ -23,7 +23,7 @@ class Transfer {
     /// Bytes in memory, of which those from `offset` on are filled.
     at::Tensor to;
     uint64_t offset = 0;
-    /// Whether it is brought pass after pass.
+    /// Whether it is loaded in every pass.
     bool repeatedly = false;
   };
 
@@ -36,7 +36,7 @@ class Transfer {
   void finish();
   /// Whether nobody works on it any more.
   bool ended() const { return left_.load(std::memory_order_acquire) == 0; }
-  /// After `finish`: what a stream must wait for that uses what was brought. Null without a lane.
+  /// After `finish`: what a stream must wait for before it uses what was loaded. Null without a lane.
   std::shared_ptr<const c10::Event> arrival() const { return arrival_; }
 
  private:

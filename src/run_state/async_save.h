@@ -40,20 +40,20 @@ std::string commit_part(const SavePart& part, std::vector<PartReport> reports);
 /// What a rank knows of a checkpoint when its thread has ended.
 inline constexpr char kUndecided[] = "", kCommitted[] = "committed";
 
-/// A thread that copies and writes this rank's part of a checkpoint while the run goes on. The rank that is the last to have
+/// A thread that copies and writes this rank's part of a checkpoint while the run continues. The rank that is the last to have
 /// written its part commits the checkpoint: no rank waits for another.
 class AsyncSave {
  public:
   explicit AsyncSave(SavePart part);
   /// Finishes this rank's own work and waits for nobody else's: the checkpoint of a run that ends is committed by the rank that
-  /// ends last. What nobody has asked for is told on stderr, since nobody can be told otherwise.
+  /// ends last. A failure that nobody asked for is printed to stderr.
   ~AsyncSave();
   AsyncSave(const AsyncSave&) = delete;
   AsyncSave& operator=(const AsyncSave&) = delete;
 
   /// Waits until this rank's files are written.
   const PartReport& written();
-  /// Waits for the thread, and lets go of the folder unless this rank made it. kCommitted when this rank has committed,
+  /// Waits for the thread, and releases the folder unless this rank made it. kCommitted when this rank has committed,
   /// kUndecided when it was not the last to write, or else why the checkpoint was not committed.
   const std::string& outcome();
   /// Whether for every staging folder some rank has committed or failed, by the outcomes of all ranks.

@@ -171,7 +171,7 @@ std::string CheckpointManager::save(const RunParts& parts, const std::string& fo
     part.snapshot = snapshot(parts, part.staging, options);
   });
   failure = shared_failure(parts.state, failure, where);
-  if (!failure.empty() && options.async) {  // all let go of the folder before the next save may make it again
+  if (!failure.empty() && options.async) {  // all release the folder before the next save may create it again
     part.staged.reset();
     shared_failure(parts.state, "", where);
   }

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kUnfinished[] = "unfinished_checkpoints";  // not among the others: whoever lists those finds whole ones only
+constexpr char kUnfinished[] = "unfinished_checkpoints";  // not among the others: listing those finds complete ones only
 constexpr char kProjectLock[] = "accelerate_checkpoints.lock";
 constexpr char kPrefix[] = "checkpoint_";
 

@@ -57,7 +57,7 @@ void check_count(const fs::path& folder, size_t registered) {
                   folder.string(), files, registered));
 }
 
-/// This rank's, or where another number of ranks saved, the mean over those: what all of them would have come to.
+/// This rank's, or where another number of ranks saved, the mean over those: the result of all of them together.
 TensorDict read_gradients(const FolderFiles& files, const RunParts& parts) {
   int saved = 0;
   while (files.contains(gradients_name(saved))) ++saved;

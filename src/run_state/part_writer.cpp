@@ -39,7 +39,7 @@ FileRecord write_file(const PendingFile& file, const fs::path& folder) {
   OutputFile output(folder / file.name);
   SummedSink sink(output, record);
   file.write(sink);
-  output.place();  // whoever commits the checkpoint makes the folder durable
+  output.place();  // the rank that commits the checkpoint makes the folder durable
   return record;
 }
 

@@ -27,7 +27,7 @@ struct RunParts {
   std::shared_ptr<GradScaler> scaler;
   std::shared_ptr<GradientState> gradients;
   std::vector<RegisteredObject> registered;
-  /// Null unless gradients are added up in a dtype of their own.
+  /// Null unless gradients are accumulated in a separate dtype.
   std::shared_ptr<GradientBuffers> buffers = nullptr;
 };
 

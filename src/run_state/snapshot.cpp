@@ -17,7 +17,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// Collects files, of copies where the run goes on. Those of weights and of optimizers are made later: they are most of it, and
+/// Collects files, of copies where the run continues. Those of weights and of optimizers are made later: they are most of it, and
 /// nothing but operators writes to them. What objects of the user have is theirs to write to in any way.
 class SnapshotFiles {
  public:
@@ -63,7 +63,7 @@ StateDict optimizer_state(const AcceleratedOptimizer& optimizer, const std::vect
   return state;
 }
 
-/// Gradients of an accumulation that has not come to its step.
+/// Gradients of an accumulation that has not reached its step.
 TensorDict pending_gradients(const RunParts& parts) {
   TensorDict gradients;
   for (size_t i = 0; i < parts.models.size(); ++i) {

@@ -96,7 +96,7 @@ class PlateauScheduler final : public AcceleratedScheduler::Inner {
  public:
   explicit PlateauScheduler(std::shared_ptr<ReduceLROnPlateauScheduler> scheduler) : scheduler_(std::move(scheduler)) {}
   void step() override {
-    throw UsageError("ReduceLROnPlateau: step() needs the metric that it monitors, as in step(validation_loss)."));
+    throw UsageError("ReduceLROnPlateau: step() needs the metric that it monitors, as in step(validation_loss).");
   }
   void step(double metric) override { scheduler_->step(static_cast<float>(metric)); }
   std::vector<double> get_last_lr(const torch::optim::Optimizer* optimizer) const override {

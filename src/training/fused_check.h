@@ -24,7 +24,7 @@ using StepMaker = std::function<std::unique_ptr<OptimizerStep>(torch::optim::Opt
 bool steps_rightly(FusedOptimizer kernel, const at::TensorOptions& options, const StepMaker& maker);
 
 /// Whether this LibTorch's kernel steps parameters like this one rightly. Tried once in a process for each dtype and type of
-/// device; what is wrong is told in a warning. NotRecordable where it would have to be tried in a recording.
+/// device; a wrong one is reported in a warning. NotRecordable where it would have to be tried in a recording.
 bool is_right(FusedOptimizer kernel, const at::Tensor& parameter);
 
 }  // namespace accelerate::detail

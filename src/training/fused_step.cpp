@@ -201,7 +201,7 @@ class FusedStep final : public OptimizerStep {
     }
   }
 
-  /// A state that is made in a recording would be made anew at every replay.
+  /// A state that is made in a recording would be created again at every replay.
   void refuse_to_begin() const {
     for (const auto& group : optimizer_.param_groups()) {
       if (kernel_->state_tensors(group.options()) == 0) continue;

@@ -7,14 +7,14 @@
 
 namespace accelerate::detail {
 
-/// Sums of gradients over the batches of an accumulation, in a dtype of their own.
+/// Accumulated gradients, in a separate dtype.
 class GradientBuffers {
  public:
   explicit GradientBuffers(at::ScalarType dtype) : dtype_(dtype) {}
 
   /// Adds gradients to their sums, and takes them away from their parameters.
   void collect(const std::vector<at::Tensor>& parameters);
-  /// Gives parameters their sums as gradients, to which a backward pass adds the last ones. The sums begin anew.
+  /// Gives parameters their sums as gradients, to which a backward pass adds the last ones. The sums are reset.
   void give_back(const std::vector<at::Tensor>& parameters);
 
   /// Forgets all sums.

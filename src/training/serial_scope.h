@@ -2,7 +2,7 @@
 
 namespace accelerate::detail {
 
-/// While it lives, operators that this thread calls use no other threads. The fused kernels share out even the smallest tensor,
+/// While it lives, operators that this thread calls use no other threads. The fused kernels parallelize even the smallest tensor,
 /// and to wake threads for it takes longer than the work. Unlike at::set_num_threads it is seen by this thread alone.
 class [[nodiscard]] SerialScope {
  public:

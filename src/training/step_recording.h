@@ -13,7 +13,7 @@ class Optimizer;
 
 namespace accelerate::detail {
 
-/// Why a step cannot be recorded. It never reaches users: the step runs without being recorded, and the reason is told.
+/// Why a step cannot be recorded. It never reaches users: the step runs eagerly, and the reason is logged.
 class NotRecordable : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -46,7 +46,7 @@ class StepRecording {
   /// From now on how the step ends is decided on the device.
   void decided_on_device() { decided_on_device_ = true; }
 
-  /// Notes whose weights are stepped, for who looks for changes by others.
+  /// Notes whose weights are stepped, for the detection of other changes.
   void note_step(const torch::optim::Optimizer& optimizer);
   bool has_stepped(const torch::optim::Optimizer& optimizer) const { return stepped_.contains(&optimizer); }
   /// The gradients from before the step, and whether an operator has run in it: one that is dropped before any has, and could

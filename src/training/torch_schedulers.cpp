@@ -32,7 +32,7 @@ std::vector<LambdaLR::Factor> one_for_each_group(const torch::optim::Optimizer& 
   return factors;
 }
 
-/// Functions are not saved: whoever loads has made the scheduler with the same ones.
+/// Functions are not saved: the loading run makes the scheduler with the same ones.
 void visit_lr_lambdas(StateFields& fields, size_t count) { fields.constant("lr_lambdas", Value::List(count, Value())); }
 
 std::vector<LambdaLR::Factor> same_for_all_groups(const torch::optim::Optimizer& optimizer, const LambdaLR::Factor& factor) {

@@ -232,7 +232,7 @@ TEST(Capture, OptionsThatChangeFromCallToCallAreToldAsAReason) {
   EXPECT_NE(step.report().reasons.front().find("change between calls"), std::string::npos);
 }
 
-/// Two runs with the same weights: `captured` by way of a step, and `eager`.
+/// Two runs with the same weights: `captured` through a step, and `eager`.
 template <class Body>
 void expect_same_values(
     const Body& body, const std::function<void(Small<>&)>& after = [](Small<>&) {}) {

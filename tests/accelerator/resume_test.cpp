@@ -75,7 +75,7 @@ class TogetherResume : public Together {};
 TEST_F(TogetherResume, TheMiddleOfAnEpochNeedsADatasetOfTheSameLength) {
   CommonFolder folder(accelerator());
   const std::string saved = folder / "saved";
-  // As many samples as 1, 2, 3 and 4 processes can share out evenly.
+  // A number of samples that 1, 2, 3 and 4 processes divide evenly.
   const DataLoaderOptions shuffled{.batch_size = 2, .shuffle = true};
   const auto before = ReadingRun(accelerator(), 48, shuffled).read_and_save(2, saved);
   for (const int64_t samples : {47, 72}) {

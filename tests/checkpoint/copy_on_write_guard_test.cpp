@@ -18,7 +18,7 @@ namespace accelerate::copy_on_write_test {
 using namespace detail;
 namespace {
 
-constexpr int64_t kSide = 150;  // 90 kB: worth waiting for, and too small to be shared out among threads
+constexpr int64_t kSide = 150;  // 90 kB: worth waiting for, and too small to be split among threads
 constexpr bool kStoragesTellOfWrites = TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13;
 
 at::Tensor square() { return torch::randn({kSide, kSide}); }

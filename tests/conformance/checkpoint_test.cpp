@@ -86,7 +86,7 @@ std::string difference_but_noise(const Value& ours, const Value& theirs) {
   return golden::difference(without_noise(ours), without_noise(theirs), kKernelTolerance);
 }
 
-// --- Going on from what Python saved -----------------------------------------------------------------------------------------
+// --- Resuming from what Python saved ----------------------------------------------------------------------------------------
 
 std::string difference_going_on(const json& data) {
   golden::RecipeRun run(data,

@@ -65,7 +65,7 @@ struct BreakingBatches : accelerate::BatchSampler {
   }
 };
 
-/// Keeps whoever reads it waiting until it is let go.
+/// Blocks its readers until it is released.
 struct Gate {
   std::mutex mutex;
   std::condition_variable changed;

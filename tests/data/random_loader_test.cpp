@@ -46,7 +46,7 @@ struct LoaderCase {
     return {drawn.const_data_ptr<int64_t>(), drawn.const_data_ptr<int64_t>() + drawn.numel()};
   }
 
-  /// The batches of a pass before they are shared out.
+  /// The batches of a pass before they are sharded.
   Lists whole(int64_t epoch) const {
     const List ordered = order(epoch);
     return reference::pieces(sharing.drop_last ? reference::cut(ordered, sharing.batch_size) : ordered, sharing.batch_size);

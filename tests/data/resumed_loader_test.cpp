@@ -79,7 +79,7 @@ void set_default_numbers(const at::Tensor& numbers) {
   at::Generator(at::globalContext().defaultGenerator(at::kCPU)).set_state(numbers);
 }
 
-/// Two epochs; after `stop` steps the state is taken, as is what the training would draw next, and a new run goes on from there.
+/// Two epochs; after `stop` steps the state is taken, as is what the training would draw next, and a new run resumes from there.
 std::vector<Step> run_stopped_at(const RunKind& kind, const LoaderPreparation& preparation, int64_t stop) {
   std::vector<Step> steps;
   std::optional<StateDict> state;
@@ -310,7 +310,7 @@ TEST(ResumedLoader, SkipFirstBatchesReplacesThePositionAndKeepsTheOrder) {
     if (rest.size() == 1) of_origin = resumed.state_dict();
   }
   EXPECT_EQ(rest, (std::vector<std::vector<int64_t>>{batches.begin() + 2, batches.end()}));
-  // What goes on is the loader that was prepared: it knows how far the other one had come.
+  // The prepared loader resumes: it knows the progress of the other one.
   EXPECT_EQ(of_origin.at("batches"), accelerate::Value(3));
   auto again = make_run(kind, preparation);
   again.load_state_dict(of_origin);

@@ -277,7 +277,7 @@ TEST(Logbook, MarksOfCallsThatMustAgreeAndDoNotContradictEachOther) {
   EXPECT_TRUE(contradicts({"reduce", here, &floats, "by sum"}, {"reduce", here, &floats, "by max"}));
   EXPECT_FALSE(contradicts(gather, {"join_uneven_inputs", here, &ints}));
   EXPECT_FALSE(contradicts(gather, {.name = "reduce", .compared = false}));
-  EXPECT_FALSE(contradict(marks_of(gather).front(), 0)) << "somebody who has not come";
+  EXPECT_FALSE(contradict(marks_of(gather).front(), 0)) << "a rank that has not arrived";
   EXPECT_FALSE(contradict(mark_of(1, 5), mark_of(1 + LogbookPage::kMarks, 6))) << "another call in the same place";
 }
 

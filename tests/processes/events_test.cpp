@@ -141,7 +141,7 @@ class Happening {
       EXPECT_EQ(RunningProgram::occurrences(result.errors, blamed), 1) << result.errors;
       EXPECT_EQ(RunningProgram::occurrences(result.errors, "accelerate launch: rank "), 1) << result.errors;
     }
-    // A launcher that was killed outright leaves the rest to the kernel and its keeper, which need a moment.
+    // A launcher that was killed outright leaves the rest to the kernel and its watchdog, which need a moment.
     const bool killed = result.exit_code == 128 + SIGKILL && event_.target != Target::rank && event_.target != Target::ranks;
     if (killed) wait_until("the end of all that was started", [&] { return marked_processes(mark_).empty(); });
     const auto left = marked_processes(mark_);

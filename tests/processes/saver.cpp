@@ -90,7 +90,7 @@ struct Refusal {
   void end() { calls_left = -1; }
 } refusal;
 
-/// What a file system may lack: exchanges of two folders, as NFS does, second names of files, locks.
+/// What a file system may lack: atomic swaps of two folders, as NFS does, hard links, locks.
 std::atomic<bool> no_exchange = std::getenv("ACCELERATE_TEST_NO_EXCHANGE") != nullptr;
 std::atomic<bool> no_links = false, no_locks = std::getenv("ACCELERATE_TEST_NO_LOCKS") != nullptr;
 /// This many threads can still be made; below 0: any number.
@@ -290,7 +290,7 @@ void load_all(Accelerator& accelerator) {
   for (const auto& each : found) accelerator.load_state(each);
 }
 
-/// Saves after every step of 40, and says on the way how far it is sure to have come.
+/// Saves after every step of 40, and says on the way how far it is sure to be.
 void train(bool async) {
   accelerate::set_seed(7);
   Accelerator accelerator({.project = {.project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 2}});
@@ -422,7 +422,7 @@ void every_instant_of_a_replacing_save() {
   });
 }
 
-/// Weights for others: the old set, the new one, or none that could be taken for one.
+/// Weights for others: the old set, the new one, or none that could be mistaken for one.
 void every_instant_of_save_model() {
   const std::string target = folder + "/model";
   const auto weights = [](double value) {
@@ -545,7 +545,7 @@ void throws_while_saving() {
   throw std::runtime_error("on purpose");
 }
 
-/// Machines that keep their own checkpoints go on from one that all of them have.
+/// Hosts that keep their own checkpoints resume from one that all of them have.
 void machines_of_their_own() {
   const std::string project = folder + "/machine_" + std::getenv("GROUP_RANK");
   Accelerator accelerator({.project = {.project_dir = project, .automatic_checkpoint_naming = true, .save_on_each_node = true}});
@@ -588,7 +588,7 @@ class Scene {
     }
   }
 
-  /// Loads what check() would find, or hears why not. What cannot be read is not taken for damaged or missing.
+  /// Loads what check() would find, or hears why not. What cannot be read is not mistaken for corrupt or missing.
   bool try_to_load() {
     try {
       load();

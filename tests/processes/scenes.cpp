@@ -151,7 +151,7 @@ void differ(const Difference& difference, bool late) {
   if (std::chrono::steady_clock::now() - began > 10s) say(who + " heard it late");
 }
 
-/// Each difference on a group of its own, in turn with nobody, the first rank and the last rank coming late: two ranks go through
+/// Each difference on its own group, with no rank, the first rank and the last rank delayed: two ranks go through
 /// all of that.
 void calls_differ() {
   const int rank = std::atoi(std::getenv("RANK")), last = std::atoi(std::getenv("WORLD_SIZE")) - 1;
@@ -226,7 +226,7 @@ void skipped_call() {
   }
 }
 
-/// The last process comes late to the call; the others warn, and go on.
+/// The last process is a straggler; the others warn, and continue.
 void late() {
   auto accelerator = patient();
   if (accelerator.is_last_process()) wait_for_file("warned");
@@ -239,7 +239,7 @@ bool disk_hangs = false;
 
 }  // namespace
 
-// In the place of the C library's.
+// Replaces the C library's.
 extern "C" ssize_t pread(int file, void* bytes, size_t size, off_t offset) {
   if (disk_hangs) wait_for_file("warned");
   return ::syscall(SYS_pread64, file, bytes, size, offset);

@@ -48,8 +48,8 @@ class Scene {
   std::vector<std::unique_ptr<RunningProgram>> ranks_;
 };
 
-/// Rank 0 comes late to the barrier on purpose. Whether the death is told before or after it has come is up to the machine,
-/// and either is true: its line is read as if it had come.
+/// Rank 0 is late at the barrier on purpose. Whether the death is reported before or after it arrives depends on timing,
+/// and either is true: its line is read as if it had arrived.
 std::string as_if_all_had_come(const std::string& text) {
   static const std::regex kOnItsWay("Rank 0: in user code for T s; it has made no call yet");
   return std::regex_replace(text, kOnItsWay, "Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N");
@@ -368,7 +368,7 @@ TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
   }
   scene.rank(2).signal(SIGCONT);
   EXPECT_EQ(scene.output(2), "process 2 heard: wait_for_everyone at scenes.cpp:N failed on rank 2 of 3: " + story)
-      << "who comes late is told the same";
+      << "a late rank gets the same report";
 }
 
 TEST(Scenes, TheStoresHostGoneIsToldAtOnceAndNotWaitedFor) {
@@ -423,7 +423,7 @@ TEST(Scenes, EverySurvivorHearsOfADeathAlsoWhenTheOthersStay) {
     const std::string heard = scene.output(rank);
     EXPECT_NE(heard.find("failed on rank " + std::to_string(rank) + " of 5: Rank 4 is dead.\n"), std::string::npos) << heard;
     EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
-    EXPECT_EQ(scene.errors(rank).find("Rank 4 has not come"), std::string::npos);
+    EXPECT_EQ(scene.errors(rank).find("Rank 4 has not reached"), std::string::npos);
   }
 }
 

@@ -116,7 +116,7 @@ inline void expect_every_size_right(torch::Device device) {
   });
 }
 
-/// Sizes that are shared out among threads or blocks, beside small ones.
+/// Sizes that are split among threads or blocks, beside small ones.
 inline void expect_large_sizes_right(torch::Device device) {
   expect_every_kernel_right(
       [device](torch::ScalarType dtype) -> Tensors {

@@ -103,7 +103,7 @@ TEST(GradScaler, GradientsOfEveryKindAreLookedAt) {
   auto sparse = torch::ones({4, 2}, torch::requires_grad()), strided = torch::ones({2, 3}, torch::requires_grad());
   auto unused = torch::ones({2}, torch::requires_grad());
   const std::vector<torch::Tensor> all = {unused, plain, wide, bf16, sparse, strided};
-  // In each kind of gradient in turn one is infinite; in the last round none.
+  // One gradient of each kind is infinite, one kind at a time; in the last round none.
   for (size_t infinite = 1; infinite <= all.size(); ++infinite) {
     SGD sgd(all, 0.5);
     GradScaler scaler({.init_scale = 4});

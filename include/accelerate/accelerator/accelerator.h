@@ -125,7 +125,7 @@ class Accelerator : public Preparation {
   std::string save_state(const SaveStateOptions& options, std::source_location where = std::source_location::current()) {
     return save_state(std::string(), options, where);
   }
-  /// Goes on from such a folder, or from one that Python wrote: all processes call it after prepare. Without a folder from the
+  /// Resumes from such a folder, or from one that Python wrote: all processes call it after prepare. Without a folder from the
   /// newest complete one under project_dir/checkpoints; nothing when there is none. Returns which it was. CheckpointError tells
   /// what is wrong with it.
   std::optional<std::filesystem::path> load_state(const std::string& folder = {}, const LoadStateOptions& options = {},
@@ -143,7 +143,7 @@ class Accelerator : public Preparation {
   }
   HookHandle register_save_state_pre_hook(SaveStateHook hook);
   HookHandle register_load_state_pre_hook(LoadStateHook hook);
-  /// Waits until what is being saved is durable. To be called by all processes when a run has come to its end.
+  /// Waits until what is being saved is durable. All processes call it at the end of a run.
   void end_training(std::source_location where = std::source_location::current());
 
   // --- Metrics -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ namespace accelerate {
 
 class Accelerator;
 
-/// While it lives, each process trains its model alone, and every so many steps all take the mean of their weights: far fewer
+/// While it lives, each process trains its model alone, and every `local_sgd_steps` all take the mean of their weights: far fewer
 /// collectives than one of gradients a step. One process alone trains as always.
 ///
 ///   LocalSGD local(accelerator, model, 8);
@@ -20,7 +20,7 @@ class [[nodiscard]] LocalSGD {
   template <ModuleType M>
   LocalSGD(const Accelerator& accelerator, const Model<M>& model, int64_t local_sgd_steps, bool enabled = true)
       : LocalSGD(accelerator, model.core(), local_sgd_steps, enabled) {}
-  /// Does not wait: left before `finish`, as by an exception, it leaves every process with weights of its own.
+  /// Does not wait: left before `finish`, as by an exception, it leaves the processes with different weights.
   ~LocalSGD() = default;
   LocalSGD(LocalSGD&&) noexcept = default;
   LocalSGD& operator=(LocalSGD&&) = delete;

@@ -12,15 +12,15 @@ namespace accelerate {
 
 /// How `notebook_launcher` starts its processes.
 struct NotebookLauncherOptions {
-  /// On this machine. Default: what `accelerate config` stored, else one for each GPU.
+  /// On this host. Default: what `accelerate config` stored, else one for each GPU.
   std::optional<int> num_processes = {};
   /// ACCELERATE_MIXED_PRECISION of the processes: what an Accelerator uses that is not told otherwise. Default: as it is here.
   std::optional<Precision> mixed_precision = {};
-  /// Where rank 0 meets the others; 0: any free port. Default: 29500, or a free one when that is in use.
+  /// Port of the rendezvous store; 0: any free port. Default: 29500, or a free one when that is in use.
   std::optional<int> use_port = {};
-  /// Address of machine 0, as the others reach it.
+  /// Address of node 0, as the others reach it.
   std::string master_addr = "127.0.0.1";
-  /// Which machine this is, and how many there are. Each runs the launcher.
+  /// Rank of this node, and how many there are. Each runs the launcher.
   int node_rank = 0;
   int num_nodes = 1;
   /// How often all processes are started again after one has failed.
@@ -45,7 +45,7 @@ void notebook_launcher(Function&& function, std::tuple<Arguments...> arguments =
   detail::launch_functions([&] { std::apply(function, arguments); }, options, "notebook_launcher", false);
 }
 
-/// The same on the CPU, for tests and debugging on a machine of any kind.
+/// The same on the CPU, for tests and debugging on any host.
 template <class Function, class... Arguments>
 requires std::invocable<Function&, Arguments&...>
 void debug_launcher(Function&& function, std::tuple<Arguments...> arguments = {}, int num_processes = 2) {

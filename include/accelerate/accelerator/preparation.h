@@ -91,7 +91,7 @@ class Preparation : public ProcessControl {
   auto unwrap_model(const Holder& holder) const {
     return holder.ptr();
   }
-  /// Forgets everything that was prepared, begins an accumulation anew, and lets the device's caches go. Python's `clear` is the
+  /// Forgets everything that was prepared, restarts accumulation, and empties the device's caches. Python's `clear` is the
   /// same.
   void free_memory();
 
@@ -104,7 +104,7 @@ class Preparation : public ProcessControl {
   std::shared_ptr<ActiveLoaders> active_loaders_ = std::make_shared<ActiveLoaders>();
   std::shared_ptr<GradientState> gradients_;
   std::shared_ptr<GradScaler> scaler_;
-  // Null unless gradients are added up in a dtype of their own.
+  // Null unless gradients are accumulated in a separate dtype.
   std::shared_ptr<detail::GradientBuffers> buffers_;
   // What was prepared, in this order: what unscale_gradients, schedulers and checkpoints go through.
   std::vector<std::shared_ptr<detail::ModelCore>> models_;

@@ -104,13 +104,13 @@ class ProcessControl {
   bool check_trigger(std::source_location where = std::source_location::current());
 
   // --- Telling -----------------------------------------------------------------------------------------------------------
-  /// Prints a line on the first process of each machine: `print("epoch {} loss {:.3f}", epoch, loss)`. Also tensors: one
+  /// Prints a line on the first process of each host: `print("epoch {} loss {:.3f}", epoch, loss)`. Also tensors: one
   /// without dimensions as its number, others as std::cout shows them.
   template <class... Arguments>
   void print(FormatStringFor<Arguments...> pattern, const Arguments&... arguments) const {
     if (is_local_main_process()) print_line(format_arguments(pattern.text(), detail::format_pack(arguments...)));
   }
-  /// A loop with a progress bar, shown on the first process of each machine.
+  /// A loop with a progress bar, shown on the first process of each host.
   [[nodiscard]] ProgressRange<CountRange> progress(int64_t count, ProgressOptions options = {}) const {
     return {CountRange{count}, shown(std::move(options))};
   }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-/// Arguments of a model are brought to where it computes, and results to where the arguments were.
+/// Moves a model's arguments to where it computes, and results to where the arguments were.
 namespace accelerate::detail {
 
 /// Calls `visit(tensor, kept)` with every tensor in nested data. `kept`: it is under one of `keys` in a dictionary.
@@ -74,7 +74,7 @@ constexpr bool may_be_filled() {
   }
 }
 
-/// Brings the tensors of one call to a device, and back. Nothing is copied when they are there already.
+/// Moves the tensors of one call to a device, and back. Nothing is copied when they are there already.
 class CallDevices {
  public:
   /// Without a device nothing is moved.
@@ -106,7 +106,7 @@ class CallDevices {
   }
 
  private:
-  /// One without elements stays where it is: there is nothing to be brought.
+  /// One without elements stays where it is: there is nothing to copy.
   static bool differs(const at::Tensor& tensor, c10::Device device) { return tensor.device() != device && !tensor.is_meta(); }
   static void move(at::Tensor& tensor, c10::Device device);
 
@@ -137,7 +137,7 @@ void look_at_argument(CallDevices& devices, const std::remove_reference_t<Argume
   if constexpr (may_be_moved<M, I, Argument>()) devices.look_at(argument);
 }
 
-/// Argument `I` as it is passed on: a copy that was brought, or itself.
+/// Argument `I` as it is passed on: a copy on the device, or itself.
 template <class M, size_t I, class Argument>
 decltype(auto) argument_for(const CallDevices& devices, Argument&& argument) {
   using T = std::remove_cvref_t<Argument>;

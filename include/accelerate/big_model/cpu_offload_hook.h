@@ -10,7 +10,7 @@ class CpuOffload;
 
 std::shared_ptr<CpuOffload> make_cpu_offload(std::shared_ptr<torch::nn::Module> module, std::optional<c10::Device> device,
                                              std::shared_ptr<CpuOffload> previous);
-/// Sends the model before it home, and brings this one to its device, which is returned; nothing when the hook was removed.
+/// Offloads the model before it, and moves this one to its device, which is returned; nothing when the hook was removed.
 std::optional<c10::Device> begin_call(CpuOffload& hook);
 
 }  // namespace detail
@@ -55,7 +55,7 @@ class HookedModel {
   std::shared_ptr<detail::CpuOffload> hook_;
 };
 
-/// For models that run one after the other, each too often to be brought layer by layer:
+/// For models that run one after the other, each too often to be paged in layer by layer:
 ///
 ///   auto [first, hook_of_first] = accelerate::cpu_offload_with_hook(net, torch::kCUDA);
 ///   auto [second, hook_of_second] = accelerate::cpu_offload_with_hook(other, torch::kCUDA, hook_of_first);

@@ -31,7 +31,7 @@ struct DispatchOptions {
   std::string offload_dir = {};
   /// Buffers of offloaded modules are offloaded too; otherwise they stay on the main device.
   bool offload_buffers = false;
-  /// Modules of these classes bring their weights all at once, those of their children included.
+  /// Modules of these classes page in their weights all at once, those of their children included.
   std::vector<std::string> preload_module_classes = {};
   /// The memory on the main device that offloaded weights take turns in. By default what `max_memory` leaves there, else three
   /// times the largest layer.
@@ -46,7 +46,7 @@ struct DispatchOptions {
 
 /// What came to a main device from disk or from host memory.
 struct OffloadCounts {
-  /// Layers brought, and those of them that were not foreseen.
+  /// Layers paged in, and how many of them were prefetch misses.
   int64_t loads = 0, prefetch_misses = 0;
   uint64_t bytes_read = 0;
   /// The most memory that offloaded weights took at once.
@@ -64,7 +64,7 @@ concept DispatchableModule = std::derived_from<M, torch::nn::Module>;
 /// What a dispatched model does whatever its type is.
 const DeviceMap& device_map_of(const DispatchCore& core);
 OffloadCounts offload_counts_of(const DispatchCore& core);
-/// Where arguments are brought to, and what is left alone.
+/// The device that arguments are moved to, and what is left alone.
 c10::Device input_device_of(const DispatchCore& core);
 const std::vector<std::string>& skip_keys_of(const DispatchCore& core);
 /// The device of a model's first parameter, for models that are offloaded as a whole; nothing when it has no bytes.
@@ -74,7 +74,7 @@ void drop_weights(const DispatchCore& core);
 std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module, const DeviceMap& map,
                                        const DispatchOptions& options);
 
-/// While it lives, a model can be called whose weights are on several devices: its operators bring their tensors to one.
+/// While it lives, a model can be called whose weights are on several devices: its operators move their tensors to one.
 class [[nodiscard]] CallScope {
  public:
   explicit CallScope(const DispatchCore& core);
@@ -142,7 +142,7 @@ auto dispatch_model(const H& model, const DeviceMap& device_map, const DispatchO
 }
 
 namespace detail {
-/// All weights on one place: they come to `main_device`, by default that of the first parameter, when they are used.
+/// All weights on one place: they are paged in to `main_device`, by default that of the first parameter, when they are used.
 template <class H>
 auto offload_all(const H& model, const Place& place, DispatchOptions options) {
   if (!options.main_device) options.main_device = first_device_of(*module_of(model));

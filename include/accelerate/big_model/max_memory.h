@@ -7,7 +7,7 @@
 
 namespace accelerate {
 
-/// How much each place may hold: `{{0, "10GiB"}, {torch::kCPU, "30GiB"}}`. Empty: not given, what the machine has.
+/// How much each place may hold: `{{0, "10GiB"}, {torch::kCPU, "30GiB"}}`. Empty: not given, what the host has.
 class MaxMemory : public OrderedMap<Place, ByteSize> {
  public:
   using OrderedMap::OrderedMap;
@@ -15,7 +15,7 @@ class MaxMemory : public OrderedMap<Place, ByteSize> {
 
 /// What was given, in the order in which places are filled: accelerators by index, mps, cpu, disk. When it is empty: the free
 /// memory of every accelerator and the available memory of the host, as they are now. UsageError for places that hold no
-/// weights (meta); a warning names accelerators that this machine lacks.
+/// weights (meta); a warning names accelerators that this host lacks.
 MaxMemory get_max_memory(const MaxMemory& max_memory = {});
 
 struct BalancedMemoryOptions {

@@ -20,7 +20,7 @@ namespace accelerate {
 namespace detail {
 
 class GraphDevice;
-/// Makes who records for a device; null where nobody does.
+/// Makes the recorder of a device; null where there is none.
 using GraphDeviceMaker = std::unique_ptr<GraphDevice> (*)(c10::Device);
 
 }  // namespace detail
@@ -31,7 +31,7 @@ struct CaptureOptions {
   int warmup_steps = 3;
   /// Kinds of calls that are recorded at most; those beyond run eagerly. Each keeps memory for what it computes.
   int max_graphs = 8;
-  /// Who records: LibTorch's graphs of the device where it is null. Tests record on a CPU by another one.
+  /// The recorder; null: the device's graphs of LibTorch. Tests have one for the CPU.
   detail::GraphDeviceMaker graph_device = nullptr;
 };
 
@@ -54,7 +54,7 @@ struct StepCall {
   std::function<void()> body;
 };
 
-/// Runs a call, or does again on the device what was recorded of one like it. Which recording it was, or nothing when the body
+/// Runs a call, or replays on the device what was recorded of one like it. Which recording it was, or nothing when the body
 /// ran as it is; where the body has run and there is a recording, it has just been made.
 std::optional<size_t> run_step(StepCapture& capture, const StepCall& call);
 CaptureReport report_of(const StepCapture& capture);

@@ -27,10 +27,10 @@ class ActiveLoaders {
   bool end_of_dataloader() const;
   int64_t remainder() const;
 
-  /// Called, when there is one, whenever a loop that is nested in no other has come to the end of its data.
+  /// Called, when there is one, whenever an outermost loop has reached the end of its data.
   void on_end_of_data(std::function<void()> action) { on_end_of_data_ = std::move(action); }
   bool awaits_end_of_data() const { return on_end_of_data_ != nullptr; }
-  /// A loop has come to the end of its data, and has left.
+  /// A loop has reached the end of its data, and has left.
   void data_ended() const;
 
  private:

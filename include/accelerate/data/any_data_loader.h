@@ -41,8 +41,8 @@ class AnyDataLoader {
   /// the dataset does not know its size.
   int64_t total_dataset_length() const;
 
-  /// The next pass is number `epoch`, counted from 0; it decides the order of a seedable sampler. Passes that come to their end
-  /// count on by themselves.
+  /// The next pass is number `epoch`, counted from 0; it decides the order of a seedable sampler. Passes that reach their end
+  /// advance the count.
   void set_epoch(int64_t epoch);
   int64_t iteration() const;
 
@@ -55,10 +55,10 @@ class AnyDataLoader {
   /// that do not have a choice: those of iterable datasets, dispatched ones, and that of a single process.
   std::optional<bool> set_even_batches(bool even_batches);
 
-  /// How far the newest pass over a prepared loader has come: its number, the batches that were handed out, and the random
+  /// Progress of the newest pass over a prepared loader: its number, the batches that were handed out, and the random
   /// numbers that its order was drawn from. The state of the main process serves all.
   StateDict state_dict() const;
-  /// The next pass goes on where that one was: the same batches follow, and none when the last one was out. It may have been one
+  /// The next pass resumes where that one was: the same batches follow, and none when the last one was out. It may have been one
   /// among another number of processes; then the samples that were left are sharded anew. `skip_first_batches` replaces the
   /// position. UsageError, with nothing changed, when it was in the middle of a pass over data of another length or in another
   /// order, or the batches are of another size.

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-/// How samples become a batch: the same type with every tensor stacked, and a tensor of numbers in the place of a number.
+/// How samples become a batch: the same type with every tensor stacked, and a tensor of numbers for each number.
 namespace accelerate {
 namespace detail {
 

@@ -25,7 +25,7 @@ struct DataLoaderOptions {
   bool pin_memory = false;
   /// Leave out a last batch that is shorter than the others.
   bool drop_last = false;
-  /// How many seconds a worker may take for a batch; 0: as long as it likes. Needs workers.
+  /// How many seconds a worker may take for a batch; 0: no limit. Needs workers.
   double timeout = 0;
   /// How many batches each worker reads ahead, 2 by default. Needs workers.
   std::optional<int> prefetch_factor = {};

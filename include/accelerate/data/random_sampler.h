@@ -29,7 +29,7 @@ class DrawnSampler : public Sampler {
 };
 
 struct RandomSamplerOptions {
-  /// Draw every index anew, so that some come twice and others not at all.
+  /// Draw with replacement: some indices are repeated, others skipped.
   bool replacement = false;
   /// How many to draw; by default as many as there are. More of them without replacement are one shuffle after another.
   std::optional<int64_t> num_samples = {};
@@ -71,7 +71,7 @@ struct SeedableSamplerOptions {
 };
 
 /// A RandomSampler that starts each pass from the sum of a seed and the pass's number: a pass can be repeated, and processes
-/// that agree on the seed agree on the order without a word.
+/// that agree on the seed agree on the order without communication.
 class SeedableRandomSampler : public RandomSampler {
  public:
   explicit SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds = {}, RandomSamplerOptions options = {});
@@ -79,7 +79,7 @@ class SeedableRandomSampler : public RandomSampler {
                                  RandomSamplerOptions options = {});
   /// Draws what the other one draws. A generator that it was given is seeded anew for each pass.
   explicit SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds = {});
-  /// The next pass is this one. A pass that comes to its end counts on by itself.
+  /// The next pass is this one. A pass that reaches its end advances the count.
   void set_epoch(int64_t epoch) override { *epoch_ = epoch; }
   /// Nothing: processes need not be given a generator to agree.
   std::optional<at::Generator> own_generator() override { return std::nullopt; }

@@ -117,7 +117,7 @@ void broadcast_object_list(const ProcessState& state, Value& objects, int from_p
                            std::source_location where = std::source_location::current());
 
 /// This process's part of `inputs`: a vector, a tensor (by rows), a map of these with equal lengths, or a Value. The first
-/// processes have one element more when it does not come out even. Anything else is given whole.
+/// processes have one element more when it does not divide evenly. Anything else is given whole.
 Value split_between_processes(const ProcessState& state, const Value& inputs, const SplitOptions& options = {});
 template <class T>
 T split_between_processes(const ProcessState& state, const T& inputs, const SplitOptions& options = {}) {

@@ -100,7 +100,7 @@ void collect(T& data, Leaves& leaves) {
   }
 }
 
-/// A class, or a container of some, whose parts nobody can tell: tensors in it would be left behind without a word.
+/// A class, or a container of some, whose parts nobody can tell: tensors in it would silently be left behind.
 template <class T>
 constexpr bool is_opaque() {
   if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || TextLike<T> ||
@@ -115,7 +115,7 @@ constexpr bool is_opaque() {
   }
 }
 
-/// Refuses what is a batch or a message as a whole and cannot be taken apart. Of a class in one of its fields nothing is asked:
+/// Refuses what is a batch or a message as a whole and cannot be decomposed. Of a class in one of its fields nothing is asked:
 /// it may be a note of the user's own.
 template <class T>
 constexpr void expect_parts() {

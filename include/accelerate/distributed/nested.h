@@ -83,7 +83,7 @@ T concatenate(std::vector<T> pieces, int64_t dim = 0) {
   return std::move(pieces.front());
 }
 
-/// Tensors as nested lists of numbers, bfloat16 by way of float32; the rest as it is.
+/// Tensors as nested lists of numbers, bfloat16 converted to float32; the rest as it is.
 Value listify(const Value& value);
 
 }  // namespace accelerate

@@ -94,7 +94,7 @@ class ProcessState {
 
   /// A scope that the main process enters at once and the others when it has left it, also by an exception.
   FirstScope main_process_first(std::source_location where = std::source_location::current()) const;
-  /// The same for the processes of each machine.
+  /// The same for the processes of each host.
   FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const;
 
   /// For the collectives in collectives.h; null for a single process that nobody launched.

@@ -54,7 +54,7 @@ class StateDict {
 class Value {
  public:
   using List = std::vector<Value>;
-  /// A tuple is not a list: Python tells them apart, and so do files.
+  /// A tuple is not a list: Python and files distinguish them.
   struct Tuple {
     Tuple() = default;
     Tuple(std::initializer_list<Value> values);

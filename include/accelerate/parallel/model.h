@@ -71,13 +71,13 @@ class ModelCore {
   /// All-reduces gradients with the other processes; null when there are none or nothing is trained.
   const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
 
-  // --- Guards against training that goes wrong without a word ------------------------------------------------------------
+  // --- Guards against silent training mistakes ------------------------------------------------------------
   /// Whether a backward pass that reaches the parameters now was made around this model and its precision, on one process: no
   /// forward pass was made since gradients were dropped.
   bool lacks_forward() const;
   /// Whether a forward pass was made since the last step.
   bool had_forward() const { return forward_since_step_; }
-  /// Another prepared model has some of these parameters: passes of that one are not taken for passes around this one.
+  /// Another prepared model has some of these parameters: passes of that one are not mistaken for passes that bypass this one.
   void share_parameters();
   /// Trained parameters that the module has got since it was prepared, by name: they are not synchronised.
   std::vector<std::string> unknown_parameters() const;

@@ -8,8 +8,8 @@ namespace accelerate {
 struct PowerSgdOptions {
   /// The rank of the matrices that travel. 1 compresses most; 2 and 4 cost more and lose less.
   int64_t matrix_approximation_rank = 1;
-  /// So many all-reduces at the start are plain ones: gradients are most sensitive then. At least 2 with error feedback or a warm
-  /// start, which remember what belongs to a bucket, and buckets are made anew after the first all-reduce.
+  /// The number of plain all-reduces at the start: gradients are most sensitive then. At least 2 with error feedback or a warm
+  /// start, which keep state per bucket, and buckets are rebuilt after the first all-reduce.
   int64_t start_powerSGD_iter = 1000;
   /// A parameter whose gradient would not become smaller by this factor travels as it is.
   double min_compression_rate = 2;

@@ -18,7 +18,7 @@ struct ProjectConfiguration {
   std::optional<int> total_limit = {};
   /// The number of the first one; by default one more than the highest that is there.
   std::optional<int64_t> iteration = {};
-  /// Every machine writes the files, not the first alone: for folders that machines do not share.
+  /// Every host writes the files, not the first alone: for folders that hosts do not share.
   bool save_on_each_node = false;
 };
 

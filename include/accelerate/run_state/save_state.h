@@ -16,12 +16,12 @@ namespace accelerate {
 struct SaveStateOptions {
   /// Weights as safetensors files; off: files of torch.save.
   bool safe_serialization = true;
-  /// Returns at once; threads copy and write what is there now while training goes on. Whoever writes to a weight or to a state
-  /// of an optimizer meanwhile waits until it is copied; only writing by a pointer from before the call cannot be seen. On a GPU
-  /// they are copied there first, where twice as much memory is free; else before it returns. The next save_state, load_state or
-  /// end_training waits for all of it, and throws what went wrong.
+  /// Returns at once; threads copy and write what is there now while training continues. Whatever writes to a weight or to a
+  /// state of an optimizer meanwhile waits until it is copied; only writing by a pointer from before the call cannot be seen. On
+  /// a GPU they are copied there first, where twice as much memory is free; else before it returns. The next save_state,
+  /// load_state or end_training waits for all of it, and throws what went wrong.
   bool async = false;
-  /// CheckpointError when weights are not the same on all ranks. Off: the main process's are saved. For machines of different
+  /// CheckpointError when weights are not the same on all ranks. Off: the main process's are saved. For hosts of different
   /// kinds, whose processors round differently.
   bool check_replicas = true;
 };
@@ -29,7 +29,7 @@ struct SaveStateOptions {
 struct LoadStateOptions {
   /// Compare the content of every file with what was written, not only its size. For folders that have our manifest.
   bool verify = true;
-  /// An epoch that was under way is started anew instead of resumed: for a dataset of another length, or another batch size.
+  /// An epoch that was under way is restarted instead of resumed: for a dataset of another length, or another batch size.
   bool restart_epoch = false;
 };
 

@@ -22,7 +22,7 @@ class Preparation;
 
 /// A prepared optimizer: steps only where gradients are complete, with the scaler where there is one, and through fused kernels
 /// where LibTorch has them (AdamW, Adam, SGD). What was prepared stays the source of truth: its options, parameter groups and
-/// state may be read, changed, saved and loaded at any time, under fp16 by way of this class: only it knows of the last step
+/// state may be read, changed, saved and loaded at any time, under fp16 through this class: only it knows of the last step
 /// whether it was skipped. Copies are the same optimizer.
 class AcceleratedOptimizer {
  public:
@@ -38,7 +38,7 @@ class AcceleratedOptimizer {
   /// Nothing while gradients are being accumulated; else a step, or with a scaler none when gradients are not finite.
   void step();
   /// Likewise, after calling `closure` with gradients on; returns what it returned, or an undefined tensor where nothing was
-  /// done. UsageError with a scaler: the gradients that a closure makes could not be looked at before the step.
+  /// done. UsageError with a scaler: the gradients that a closure makes could not be checked before the step.
   at::Tensor step(const std::function<at::Tensor()>& closure);
   /// Nothing while gradients are being accumulated.
   void zero_grad(bool set_to_none = true);

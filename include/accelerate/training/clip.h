@@ -23,7 +23,7 @@ struct ClipGradNormOptions {
 /// on several devices; the CPU waits for none of them. UsageError for `in_step`, which is a matter of prepared optimizers.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
 
-/// Brings each element of the gradients of `parameters` into [-clip_value, clip_value].
+/// Clamps each element of the gradients of `parameters` to [-clip_value, clip_value].
 void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
 
 }  // namespace accelerate

@@ -24,14 +24,14 @@ class BatchSizeSearch {
   /// UsageError when there is none left.
   int64_t batch_size() const;
   int64_t last() const { return options_.starting_batch_size; }
-  /// Frees what allocators keep in reserve, then goes on to the next size.
+  /// Frees what allocators keep in reserve, then continues with the next size.
   void reduce();
 
  private:
   ExecutableBatchSizeOptions options_;
 };
 
-/// Whether this exception says that the memory of a device or of this machine was not enough. Not for what a peer reports: the
+/// Whether this exception says that the memory of a device or of this host was not enough. Not for what a peer reports: the
 /// group of processes is of no use after that.
 bool is_out_of_memory(const std::exception_ptr& error);
 

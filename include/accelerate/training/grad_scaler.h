@@ -57,17 +57,17 @@ class GradScaler {
   /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
   /// before an update.
   bool step(torch::optim::Optimizer& optimizer);
-  /// Likewise, with `take_step` in the place of the optimizer's own step.
+  /// Likewise, with `take_step` instead of the optimizer's own step.
   bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& take_step);
 
-  /// The first half of a step, for those who leave the decision to the device: gradients are unscaled where they are not yet.
+  /// The first half of a step, for callers that leave the decision to the device: gradients are unscaled where they are not yet.
   /// For each device that has some a tensor that is 1 when one of them is not finite, else 0.
   /// `are_unchanged`: they are those that unscale_in_step was told of, whatever losses were scaled since.
   std::vector<at::Tensor> begin_step(torch::optim::Optimizer& optimizer, bool are_unchanged = false);
   /// The second half: the step was taken, or not.
   void end_step(torch::optim::Optimizer& optimizer);
 
-  /// Moves the factor by what the steps since the last update found, or sets it. All optimizers begin anew.
+  /// Moves the factor by what the steps since the last update found, or sets it. Resets all optimizers.
   void update(std::optional<double> new_scale = {});
   /// Moves the factor by what the step of this optimizer found. Others keep what is known of their gradients.
   void update_after(const torch::optim::Optimizer& optimizer);
@@ -94,7 +94,7 @@ class GradScaler {
     Stage stage = Stage::ready;
     /// One for each device that has gradients: not 0 when one of them is not finite.
     std::vector<at::Tensor> found_inf;
-    /// Another loss was scaled after unscale_: gradients may have come that are not unscaled.
+    /// Another loss was scaled after unscale_: there may be gradients that are not unscaled.
     bool outdated = false;
     /// The recording of a step in which that was, if any.
     const void* recording = nullptr;

@@ -12,7 +12,7 @@ namespace accelerate {
 struct GradientAccumulationOptions {
   /// The last batch of a loader ends an accumulation, however short it is.
   bool sync_with_dataloader = true;
-  /// All-reduce gradients after every batch all the same: more traffic, less memory.
+  /// Still all-reduce gradients after every batch: more traffic, less memory.
   bool sync_each_batch = false;
   /// The dtype in which gradients are added up between steps; nothing: that of their parameters. float32 keeps the small ones of
   /// weights in bfloat16; bfloat16 saves memory where weights are float32. Such steps are not captured.
@@ -41,7 +41,7 @@ class GradientState {
   int64_t counted() const { return counted_; }
   /// Batches counted so far; the last batch of a loader sets it back.
   int64_t step() const { return step_; }
-  /// Of a run that goes on, or that begins anew with 0.
+  /// Of a resumed run, or 0 to restart.
   void set_step(int64_t step) { step_ = step; }
 
  private:

@@ -14,7 +14,7 @@ class Optimizer;
 
 namespace accelerate {
 
-/// Sets the learning rate of each parameter group of an optimizer as training goes on. Bound to the optimizer, which must
+/// Sets the learning rate of each parameter group of an optimizer as training proceeds. Bound to the optimizer, which must
 /// outlive it; neither is ever moved.
 ///
 /// One of your own gives `get_lr` and calls `start` at the end of its constructor:

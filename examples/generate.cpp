@@ -29,14 +29,14 @@ Number number(const std::string& flag, const std::string& text) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size()) return value;
-  throw accelerate::UsageError(flag + " was given '" + text + "', where a number is expected.");
+  throw accelerate::UsageError(flag + " was given '" + text + "'; expected a number.");
 }
 
 at::ScalarType dtype(const std::string& text) {
   if (text == "float32") return at::kFloat;
   if (text == "bfloat16") return at::kBFloat16;
   if (text == "float16") return at::kHalf;
-  throw accelerate::UsageError("--dtype was given '" + text + "'; float32, bfloat16 and float16 are known.");
+  throw accelerate::UsageError("--dtype was given '" + text + "'; float32, bfloat16 and float16 are supported.");
 }
 
 void set_flag(Request& request, const std::string& flag, const std::string& value) {
@@ -57,7 +57,7 @@ void set_flag(Request& request, const std::string& flag, const std::string& valu
   else if (flag == "--device")
     request.load.device = c10::Device(value);
   else
-    throw accelerate::UsageError("There is no flag " + flag + ".\n" + kUsage);
+    throw accelerate::UsageError("Unknown flag " + flag + ".\n" + kUsage);
 }
 
 Request parse(const std::vector<std::string>& words) {
@@ -70,10 +70,10 @@ Request parse(const std::vector<std::string>& words) {
       set_flag(request, words[i], words[i + 1]);
       ++i;
     } else {
-      throw accelerate::UsageError(words[i] + " needs a value behind it.\n" + kUsage);
+      throw accelerate::UsageError(words[i] + " needs a value.\n" + kUsage);
     }
   }
-  if (operands.size() != 2) throw accelerate::UsageError(std::string("A folder and a prompt are expected.\n") + kUsage);
+  if (operands.size() != 2) throw accelerate::UsageError(std::string("Expected a folder and a prompt.\n") + kUsage);
   request.folder = operands[0], request.prompt = operands[1];
   return request;
 }

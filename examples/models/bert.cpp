@@ -32,7 +32,7 @@ BertEmbeddings::BertEmbeddings(const ModelConfig& config)
 
 at::Tensor BertEmbeddings::forward(const at::Tensor& ids, const at::Tensor& token_types) {
   if (ids.size(1) > max_positions_) {
-    throw accelerate::UsageError("The text has " + std::to_string(ids.size(1)) + " tokens, and this model knows " +
+    throw accelerate::UsageError("The text has " + std::to_string(ids.size(1)) + " tokens, but this model supports only " +
                                  std::to_string(max_positions_) + " positions. Cut the text.");
   }
   const auto positions = position_embeddings_(at::arange(ids.size(1), ids.options()));

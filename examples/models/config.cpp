@@ -15,7 +15,7 @@ using nlohmann::json;
 class Fields {
  public:
   Fields(json content, std::string path) : content_(std::move(content)), path_(std::move(path)) {
-    if (!content_.is_object()) fail("holds no object");
+    if (!content_.is_object()) fail("is not a JSON object");
   }
 
   bool has(const std::string& key) const { return content_.contains(key) && !content_.at(key).is_null(); }
@@ -55,7 +55,7 @@ class Fields {
     try {
       return content_.at(key).get<T>();
     } catch (const json::exception&) {
-      fail("has " + content_.at(key).dump() + " for '" + key + "', where " + expected + " is expected");
+      fail("has " + content_.at(key).dump() + " for '" + key + "'; expected " + expected);
     }
   }
 
@@ -73,7 +73,7 @@ RopeConfig read_rope(const Fields& fields) {
   rope.theta = inner.number("rope_theta", rope.theta);
   rope.type = inner.text("rope_type", inner.text("type", "default"));
   if (rope.type != "default" && rope.type != "linear" && rope.type != "llama3") {
-    inner.fail("asks for rotary positions of the type '" + rope.type + "'; default, linear and llama3 are known here");
+    inner.fail("asks for rotary positions of the type '" + rope.type + "'; default, linear and llama3 are supported");
   }
   rope.factor = inner.number("factor", 1);
   rope.low_freq_factor = inner.number("low_freq_factor", 1);
@@ -135,7 +135,7 @@ void read_bert(const Fields& fields, ModelConfig& config) {
   config.type_vocab_size = fields.size("type_vocab_size", 2);
   const auto positions = fields.text("position_embedding_type", "absolute");
   if (positions != "absolute")
-    fields.fail("asks for positions of the type '" + positions + "'; only absolute ones are known here");
+    fields.fail("asks for positions of the type '" + positions + "'; only absolute ones are supported");
 }
 
 void check_heads(const Fields& fields, ModelConfig& config) {
@@ -174,7 +174,7 @@ ModelConfig read_config(const std::string& folder) {
   } else if (config.model_type == "bert") {
     read_bert(fields, config);
   } else {
-    fields.fail("describes a model of the type '" + config.model_type + "'; gpt2, llama, mixtral and bert are known here");
+    fields.fail("describes a model of the type '" + config.model_type + "'; gpt2, llama, mixtral and bert are supported");
   }
   check_heads(fields, config);
   config.end_tokens = fields.numbers("eos_token_id");

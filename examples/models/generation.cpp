@@ -71,7 +71,7 @@ at::Tensor generate(CausalLM& model, const at::Tensor& ids, const GenerationOpti
   const int64_t known = model.config().vocab_size;
   if (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= known) {
     throw accelerate::UsageError("generate: ids reach from " + std::to_string(ids.min().item<int64_t>()) + " to " +
-                                 std::to_string(ids.max().item<int64_t>()) + ", and the model knows tokens from 0 to " +
+                                 std::to_string(ids.max().item<int64_t>()) + ", but the model has tokens from 0 to " +
                                  std::to_string(known - 1) + ". Does the tokenizer belong to the model?");
   }
   const auto forward = [&](const at::Tensor& tokens, KeyValueCache* cache) {

@@ -61,7 +61,7 @@ GPT2Model::GPT2Model(const ModelConfig& config)
 at::Tensor GPT2Model::forward(const at::Tensor& ids, KeyValueCache* cache) {
   const int64_t first = cache ? cache->length() : 0, last = first + ids.size(1);
   if (last > max_positions_) {
-    throw accelerate::UsageError("The text has " + std::to_string(last) + " tokens, and this model knows " +
+    throw accelerate::UsageError("The text has " + std::to_string(last) + " tokens, but this model supports only " +
                                  std::to_string(max_positions_) + " positions. Give a shorter prompt or fewer new tokens.");
   }
   auto x = wte_(ids) + wpe_(at::arange(first, last, ids.options()));

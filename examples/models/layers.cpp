@@ -109,7 +109,7 @@ Activation activation_named(const std::string& name) {
   if (name == "relu") return +[](const at::Tensor& x) { return at::relu(x); };
   if (name == "tanh") return +[](const at::Tensor& x) { return at::tanh(x); };
   throw accelerate::ConfigError("The model asks for the activation '" + name +
-                                "'; gelu, gelu_new, gelu_pytorch_tanh, silu, swish, relu and tanh are known here.");
+                                "'; gelu, gelu_new, gelu_pytorch_tanh, silu, swish, relu and tanh are supported.");
 }
 
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,

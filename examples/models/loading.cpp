@@ -86,7 +86,7 @@ c10::ScalarType dtype_named(const std::string& name) {
   if (name == "float32") return at::kFloat;
   if (name == "bfloat16") return at::kBFloat16;
   if (name == "float16") return at::kHalf;
-  throw accelerate::ConfigError("config.json asks for the dtype '" + name + "'; float32, bfloat16 and float16 are known here.");
+  throw accelerate::ConfigError("config.json asks for the dtype '" + name + "'; float32, bfloat16 and float16 are supported.");
 }
 
 void load_into(torch::nn::Module& module, const ModelConfig& config, const std::string& folder, const LoadModelOptions& options) {

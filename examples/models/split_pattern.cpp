@@ -77,14 +77,14 @@ class PatternParser {
 
   std::shared_ptr<const Alternatives> parse() {
     auto result = alternatives(false);
-    if (at_ < codes_.size()) fail("a ) that closes nothing");
+    if (at_ < codes_.size()) fail("an unmatched )");
     return result;
   }
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw accelerate::ConfigError("The pattern " + std::string(text_) + " has at character " + std::to_string(at_) + " " + what +
-                                  ", which this tokenizer does not understand.");
+                                  ", which this tokenizer does not support.");
   }
 
   bool take(std::u32string_view wanted) {
@@ -94,7 +94,7 @@ class PatternParser {
   }
 
   char32_t next() {
-    if (at_ >= codes_.size()) fail("its end, where more was expected");
+    if (at_ >= codes_.size()) fail("an unexpected end");
     return codes_[at_++];
   }
 
@@ -118,11 +118,11 @@ class PatternParser {
     } else if (take(U"{")) {
       element.least = element.most = number();
       if (take(U",")) element.most = at_ < codes_.size() && codes_[at_] == U'}' ? kNoLimit : number();
-      if (!take(U"}") || element.most < element.least) fail("a { } without sense");
+      if (!take(U"}") || element.most < element.least) fail("an invalid { }");
     }
-    if (element.kind != Kind::set && element.most > 1) fail("a group that is repeated");
+    if (element.kind != Kind::set && element.most > 1) fail("a repeated group");
     if (at_ < codes_.size() && std::u32string_view(U"?*+{").find(codes_[at_]) != std::u32string_view::npos) {
-      fail("a second sign of repetition");
+      fail("a second quantifier");
     }
     return element;
   }
@@ -141,7 +141,7 @@ class PatternParser {
     if (take(U"(?i:")) return group(Kind::group, true);
     if (take(U"(?=")) return group(Kind::ahead, ignore_case);
     if (take(U"(?!")) return group(Kind::not_ahead, ignore_case);
-    if (take(U"(?")) fail("a group of a special kind");
+    if (take(U"(?")) fail("a special group (?...)");
     if (take(U"(")) return group(Kind::group, ignore_case);
     Element element;
     element.set.ignore_case = ignore_case;
@@ -155,11 +155,11 @@ class PatternParser {
   }
 
   Element group(Kind kind, bool ignore_case) {
-    if (++depth_ > 50) fail("groups within groups, 50 deep");  // each is a call within a call
+    if (++depth_ > 50) fail("groups nested deeper than 50");  // each is a call within a call
     Element element;
     element.kind = kind;
     element.inside = alternatives(ignore_case);
-    if (!take(U")")) fail("its end inside a group");
+    if (!take(U")")) fail("an unterminated group");
     --depth_;
     return element;
   }
@@ -167,12 +167,12 @@ class PatternParser {
   void fill_set(CharacterSet& set) {
     set.negated = take(U"^");
     while (!take(U"]")) {
-      if (at_ < codes_.size() && codes_[at_] == U'[') fail("a set within a set");
+      if (at_ < codes_.size() && codes_[at_] == U'[') fail("a nested set");
       const bool one_character = add_character(set);
       if (!one_character || at_ + 1 >= codes_.size() || codes_[at_] != U'-' || codes_[at_ + 1] == U']') continue;
       ++at_;
       const char32_t first = set.ranges.back().first;
-      if (!add_character(set) || set.ranges.back().first < first) fail("a range without sense");
+      if (!add_character(set) || set.ranges.back().first < first) fail("an invalid range");
       set.ranges.back().first = first;
     }
   }
@@ -191,7 +191,7 @@ class PatternParser {
       else if (code == U't')
         code = U'\t';
       else if (is_letter(code) || is_number(code))
-        fail("an escape of another kind than r n t s S p P");
+        fail("an unsupported escape (supported: r n t s S p P)");
     }
     set.ranges.emplace_back(code, code);
     return true;

@@ -60,7 +60,7 @@ struct Tokenizer::Reader {
   [[noreturn]] void fail(const std::string& what) const { throw accelerate::ConfigError(path + " " + what + "."); }
 
   [[noreturn]] void unknown(const std::string& part, const json& node) const {
-    fail("has a " + part + " of the type '" + node.value("type", "?") + "', which is not known here. Byte-level BPE is");
+    fail("has a " + part + " of the type '" + node.value("type", "?") + "', which is not supported; only byte-level BPE is");
   }
 
   static bool absent(const json& node, const char* key) { return !node.contains(key) || node.at(key).is_null(); }
@@ -71,7 +71,7 @@ struct Tokenizer::Reader {
     for (const auto& token : file.at("added_tokens")) read_added(token);
     std::stable_sort(into.added_.begin(), into.added_.end(),
                      [](const auto& a, const auto& b) { return a.content.size() > b.content.size(); });
-    if (absent(file, "pre_tokenizer")) fail("has no pre_tokenizer, where ByteLevel is expected");
+    if (absent(file, "pre_tokenizer")) fail("has no pre_tokenizer; expected ByteLevel");
     bool byte_level = false;
     read_splits(file.at("pre_tokenizer"), byte_level);
     if (!byte_level) fail("has no pre_tokenizer ByteLevel");
@@ -82,10 +82,10 @@ struct Tokenizer::Reader {
   void read_model(const json& model) {
     if (model.at("type") != "BPE") unknown("model", model);
     if (model.value("byte_fallback", false))
-      fail("falls back to bytes (SentencePiece), which is not the byte-level BPE known here");
+      fail("falls back to bytes (SentencePiece), which is not supported; only byte-level BPE is");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "unk_token", "dropout"}) {
       if (!absent(model, key) && model.at(key) != "")
-        fail("has a model with '" + std::string(key) + "', which is not known here");
+        fail("has a model with '" + std::string(key) + "', which is not supported");
     }
     BytePairs::Vocabulary vocabulary;
     for (const auto& item : model.at("vocab").items()) {
@@ -102,7 +102,7 @@ struct Tokenizer::Reader {
     if (merge.is_array()) return {merge.at(0).get<std::string>(), merge.at(1).get<std::string>()};
     const auto text = merge.get<std::string>();
     const auto space = text.find(' ');
-    if (space == std::string::npos) fail("has the merge '" + text + "', where two tokens are expected");
+    if (space == std::string::npos) fail("has the merge '" + text + "'; expected two tokens");
     return {text.substr(0, space), text.substr(space + 1)};
   }
 
@@ -114,7 +114,7 @@ struct Tokenizer::Reader {
 
   void read_added(const json& token) {
     const auto content = token.at("content").get<std::string>();
-    if (token.value("single_word", false)) fail("has the token '" + content + "' only as a single word, which is not known here");
+    if (token.value("single_word", false)) fail("has the token '" + content + "' only as a single word, which is not supported");
     if (content.empty()) return;
     const bool special = token.value("special", false);
     into.added_.push_back({token.at("id").get<int64_t>(), content, special, token.value("normalized", !special),
@@ -142,8 +142,8 @@ struct Tokenizer::Reader {
     const auto behavior = node.at("behavior").get<std::string>();
     const bool inverted = node.value("invert", false);
     const bool isolated = behavior == "Isolated", only_matches = behavior == "Removed" && inverted;
-    if (!isolated && !only_matches) fail("cuts by '" + behavior + "'; Isolated, and Removed with invert, are known here");
-    if (!node.at("pattern").contains("Regex")) fail("cuts by a text; a Regex is known here");
+    if (!isolated && !only_matches) fail("splits by '" + behavior + "'; Isolated, and Removed with invert, are supported");
+    if (!node.at("pattern").contains("Regex")) fail("splits by a string; only a Regex is supported");
     into.splits_.push_back({SplitPattern(node.at("pattern").at("Regex").get<std::string>()), isolated});
   }
 

@@ -67,7 +67,7 @@ class OtherProgram {
   TemporaryFolder folder_;
 };
 
-TEST(Strangers, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
+TEST(UnrelatedProcesses, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
   const OtherProgram other;
   const Meeting meeting;
   const auto first = meeting.start(0);
@@ -86,7 +86,7 @@ TEST(Strangers, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
   }
 }
 
-TEST(Strangers, ProgramsOfDifferentNamesAreOneJobByItsRunId) {
+TEST(UnrelatedProcesses, ProgramsOfDifferentNamesAreOneJobByItsRunId) {
   const OtherProgram other;
   const Meeting meeting;
   const auto first = meeting.start(0, {{"ACCELERATE_RUN_ID", "a"}});
@@ -95,7 +95,7 @@ TEST(Strangers, ProgramsOfDifferentNamesAreOneJobByItsRunId) {
   expect_sum(*second, 3);
 }
 
-TEST(Strangers, TheSecondToClaimARankIsRefusedOnBothSides) {
+TEST(UnrelatedProcesses, TheSecondToClaimARankIsRefusedOnBothSides) {
   const Meeting meeting;
   const Variables three = {{"WORLD_SIZE", "3"}};
   const auto first = meeting.start(0, three), one = meeting.start(1, three), again = meeting.start(1, three);
@@ -111,7 +111,7 @@ TEST(Strangers, TheSecondToClaimARankIsRefusedOnBothSides) {
 
 constexpr const char* kSecret = "a secret of thirty characters.";
 
-TEST(Strangers, WithoutTheSharedSecretAreRefusedOnBothSides) {
+TEST(UnrelatedProcesses, WithoutTheSharedSecretAreRefusedOnBothSides) {
   const TemporaryFolder folder;
   const std::string file = folder / "secret";
   std::ofstream(file) << kSecret << "\n";
@@ -126,7 +126,7 @@ TEST(Strangers, WithoutTheSharedSecretAreRefusedOnBothSides) {
   EXPECT_EQ(RunningProgram::occurrences(first->errors(), "was refused"), 2) << first->errors();
 }
 
-TEST(Strangers, ARankWithASecretDoesNotJoinAJobWithoutOne) {
+TEST(UnrelatedProcesses, ARankWithASecretDoesNotJoinAJobWithoutOne) {
   const Meeting meeting;
   const auto first = meeting.start(0);
   expect_refused(meeting.start(1, {{"ACCELERATE_RENDEZVOUS_SECRET", kSecret}})->wait(), "rank 0 has no shared secret");
@@ -135,7 +135,7 @@ TEST(Strangers, ARankWithASecretDoesNotJoinAJobWithoutOne) {
   expect_sum(*second, 3);
 }
 
-TEST(Strangers, WhoWritesAClaimIntoTheStoreWithoutTheSecretStopsTheStart) {
+TEST(UnrelatedProcesses, WhoWritesAClaimIntoTheStoreWithoutTheSecretStopsTheStart) {
   const Meeting meeting;
   const auto first = meeting.start(0, {{"ACCELERATE_RENDEZVOUS_SECRET", kSecret}});
   const auto stranger = accelerate::testing::run_program({ACCELERATE_PYTHON, ACCELERATE_STRANGER, meeting.port()});
@@ -145,7 +145,7 @@ TEST(Strangers, WhoWritesAClaimIntoTheStoreWithoutTheSecretStopsTheStart) {
   EXPECT_NE(result.output.find("that failed authentication with the shared secret"), std::string::npos) << result.output;
 }
 
-TEST(Strangers, ASecretThatCannotProtectIsAnError) {
+TEST(UnrelatedProcesses, ASecretThatCannotProtectIsAnError) {
   const Meeting meeting;
   const std::vector<std::pair<Variables, std::string>> cases = {
       {{{"ACCELERATE_RENDEZVOUS_SECRET", ""}}, "ACCELERATE_RENDEZVOUS_SECRET gives a secret of 0 characters"},
@@ -214,7 +214,7 @@ TEST(Listening, AtAllAddressesBecauseNoneIsKnownIsSaid) {
   EXPECT_NE(result.output.find("these ranks did not join within 0 s: 1."), std::string::npos) << result.output;
 }
 
-TEST(Strangers, ProgramsThatFollowEachOtherInOneLaunchAreNone) {
+TEST(UnrelatedProcesses, ProgramsThatFollowEachOtherInOneLaunchAreNone) {
   const auto result =
       accelerate::testing::run_program({ACCELERATE_CLI, "launch", "--cpu", "--main_process_port", "0", "--num_processes", "3",
                                         "--num_cpu_threads_per_process", "1", "sh", "-c", "$0 sum && $0 sum", ACCELERATE_PROBE});

@@ -26,7 +26,7 @@ struct BackwardOptions {
   bool create_graph = false;
 };
 
-/// The class users meet first. It joins the others and decides nothing itself.
+/// The main entry point. It combines the other classes and decides nothing itself.
 ///
 ///   accelerate::Accelerator accelerator;
 ///   auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data);
@@ -45,12 +45,12 @@ class Accelerator : public Preparation {
   friend std::string to_string(const Accelerator& accelerator);
 
   // --- Taking a step -----------------------------------------------------------------------------------------------------
-  /// Gradients of the loss, divided by gradient_accumulation_steps and scaled where fp16 asks for it; the mean over all processes
+  /// Gradients of the loss, divided by gradient_accumulation_steps and scaled under fp16; the mean over all processes
   /// where they are all-reduced. A DistributedError names the process that is missing.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {},
                 std::source_location where = std::source_location::current());
   /// A scope for one batch: whether its gradients are all-reduced and applied is decided here, see sync_gradients.
-  /// UsageError when weights have changed since the batch before and its gradients are still to be stepped with.
+  /// UsageError when weights have changed since the batch before and its gradients are not yet applied.
   template <ModuleType M>
   NoSyncScope accumulate(const Model<M>& model, std::source_location where = std::source_location::current()) {
     return accumulate({model.core()}, where);
@@ -60,9 +60,9 @@ class Accelerator : public Preparation {
     return accumulate({models.core()...}, std::nullopt);
   }
   /// A whole step - forward and backward pass, clipping, optimizers, schedulers - that is called like `step`. On a GPU its work
-  /// is recorded after a few calls, and handed over at once from then on; each kind of call (shapes, accumulation) is recorded
-  /// apart. Where that cannot be, it runs as it is, with the same numbers, and says why once. See docs/guides/captured_steps.md
-  /// for what a step may do. To be called after prepare; must not outlive the accelerator.
+  /// is recorded after a few calls, and replayed from then on; each kind of call (shapes, accumulation) is recorded
+  /// separately. Where that is not possible, it runs eagerly, with the same numbers, and logs why once. See
+  /// docs/guides/captured_steps.md for what a step may do. Call it after prepare; it must not outlive the accelerator.
   ///
   ///   auto step = accelerator.capture([&](Batch& batch) {
   ///     auto scope = accelerator.accumulate(model);
@@ -80,7 +80,7 @@ class Accelerator : public Preparation {
   void set_sync_gradients(bool on) { gradients_->set_sync_gradients(on); }
   int gradient_accumulation_steps() const { return gradients_->num_steps(); }
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
-  /// Backward passes of what is called in this scope keep their gradients to themselves.
+  /// Gradients of passes in this scope stay on their rank: they are not all-reduced.
   template <ModuleType M>
   NoSyncScope no_sync(const Model<M>& model) const {
     return model.no_sync();
@@ -96,16 +96,16 @@ class Accelerator : public Preparation {
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options, const Model<M>&... models) {
     return join_uneven_inputs(options, std::vector<std::shared_ptr<detail::ModelCore>>{models.core()...});
   }
-  /// Scales gradients down to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first,
+  /// Clips gradients to a norm of at most `max_norm` and returns the norm they had. Under fp16 they are unscaled first,
   /// with all others of their optimizers: UsageError when a backward pass has followed that and no step has.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, const ClipGradNormOptions& options = {});
   void clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value);
-  /// Divides gradients by the factor of the loss, of all optimizers or of one. Nothing unless losses are scaled.
+  /// Unscales the gradients of all optimizers, or of one. No effect unless losses are scaled.
   void unscale_gradients();
   void unscale_gradients(const AcceleratedOptimizer& optimizer);
-  /// True when a prepared optimizer left its last step out, because gradients were not finite.
+  /// True when a prepared optimizer skipped its last step, because gradients were not finite.
   bool optimizer_step_was_skipped() const;
-  /// A scope whose operators calculate in the accelerator's precision: for losses and other code outside of a prepared model.
+  /// A scope whose operators run in the accelerator's precision: for losses and other code outside of a prepared model.
   [[nodiscard]] AutocastScope autocast(const AutocastOptions& options = {}) const;
   /// The scaler of fp16, or null.
   const std::shared_ptr<GradScaler>& grad_scaler() const { return scaler_; }

@@ -14,7 +14,7 @@ namespace accelerate {
 struct NotebookLauncherOptions {
   /// On this host. Default: what `accelerate config` stored, else one for each GPU.
   std::optional<int> num_processes = {};
-  /// ACCELERATE_MIXED_PRECISION of the processes: what an Accelerator uses that is not told otherwise. Default: as it is here.
+  /// ACCELERATE_MIXED_PRECISION of the processes: the default of an Accelerator in them. Default: as it is here.
   std::optional<Precision> mixed_precision = {};
   /// Port of the rendezvous store; 0: any free port. Default: 29500, or a free one when that is in use.
   std::optional<int> use_port = {};
@@ -23,7 +23,7 @@ struct NotebookLauncherOptions {
   /// Rank of this node, and how many there are. Each runs the launcher.
   int node_rank = 0;
   int num_nodes = 1;
-  /// How often all processes are started again after one has failed.
+  /// How often all processes are restarted after one has failed.
   int max_restarts = 0;
   /// Seconds that the others may take to end after one has failed, before they are killed.
   double grace_period = 30;
@@ -34,10 +34,10 @@ void launch_functions(const std::function<void()>& function, const NotebookLaunc
                       bool cpu);
 }  // namespace detail
 
-/// Runs `function(arguments...)` on several processes and waits for them. The processes are copies of this program: they share
-/// its memory, and what they change only they see. A single process is this one itself.
+/// Runs `function(arguments...)` on several processes and waits for them. The processes are forks of this one: they share
+/// its memory, copy-on-write. A single process is this one itself.
 /// WorkerError, with rank and message, when `function` throws on one of them or a signal ends it; the others are ended then.
-/// UsageError when this program cannot be copied: it has used CUDA, or holds an accelerator.
+/// UsageError when this process cannot be forked: it has initialized CUDA, or has an accelerator.
 template <class Function, class... Arguments>
 requires std::invocable<Function&, Arguments&...>
 void notebook_launcher(Function&& function, std::tuple<Arguments...> arguments = {},

@@ -14,7 +14,7 @@
 
 namespace accelerate {
 
-/// What an Accelerator can be told. Everything has a default; name what you set: `Accelerator({.cpu = true})`.
+/// Options of an Accelerator. All have defaults; name what you set: `Accelerator({.cpu = true})`.
 struct AcceleratorOptions {
   /// Move prepared objects to the device.
   bool device_placement = true;
@@ -26,16 +26,16 @@ struct AcceleratorOptions {
   bool downcast_bf16 = false;
   /// ACCELERATE_GRADIENT_ACCUMULATION_STEPS wins over it, as in Python.
   int gradient_accumulation_steps = 1;
-  /// When an accumulation ends, and when gradients travel during one.
+  /// When an accumulation ends, and when its gradients are all-reduced.
   GradientAccumulationOptions gradient_accumulation = {};
   /// A prepared scheduler steps only when its optimizer has, once for each process (see AcceleratedScheduler). Off: with every
   /// call.
   bool step_scheduler_with_optimizer = true;
-  /// How loaders are divided among processes.
+  /// How loaders are sharded.
   DataLoaderConfiguration dataloader = {};
   /// Where the run keeps checkpoints and logs.
   ProjectConfiguration project = {};
-  /// Whose random states are made equal when a pass over a loader begins.
+  /// Which random states are synchronized when a pass over a loader begins.
   std::vector<RngType> rng_types = {RngType::generator};
   /// How gradients are all-reduced.
   DdpOptions ddp = {};

@@ -19,7 +19,7 @@ class DataLoader;
 
 /// How `prepare` treats the objects it is given.
 struct PrepareOptions {
-  /// For each object, whether it is moved to the device. Empty: as the accelerator was told.
+  /// For each object, whether it is moved to the device. Empty: as the accelerator's option.
   std::vector<bool> device_placement = {};
   /// Where errors say that it was called.
   std::source_location where = std::source_location::current();
@@ -59,7 +59,7 @@ struct pointee<std::shared_ptr<T>> {
 template <class T, class Base>
 concept IsOrPointsTo = std::derived_from<T, Base> || std::derived_from<typename pointee<T>::type, Base>;
 
-/// What TORCH_MODULE makes: a holder that gives its module away as a shared pointer.
+/// What TORCH_MODULE makes: a holder with a shared pointer to its module.
 template <class H>
 concept ModuleHolder = requires(const H& holder) {
   { *holder.ptr() } -> std::convertible_to<const torch::nn::Module&>;
@@ -105,7 +105,7 @@ template <class T>
 concept GivenToPrepare =
     !std::same_as<std::remove_cvref_t<T>, PrepareOptions> && !std::same_as<std::remove_cvref_t<T>, std::source_location>;
 
-/// Stands for what is made of something that is not Preparable, so that a mistake is told once.
+/// Stands for what is made of something that is not Preparable, so that a mistake is reported once.
 struct NotPrepared {};
 
 /// Says in one sentence what is wrong with an argument. `taken`: nothing is.

@@ -11,12 +11,12 @@ namespace detail {
 class GradientBuffers;
 }
 
-/// Makes what takes part in training fit for this process, and keeps it together. Accelerator is one.
+/// Prepares training objects for this process, and owns them. Base of Accelerator.
 class Preparation : public ProcessControl {
  public:
   Precision mixed_precision() const { return *options_.mixed_precision; }
 
-  /// Everything that takes part in training, made fit for this process, in the order given: a tuple, or the object itself
+  /// Training objects, prepared for this process, in the order given: a tuple, or the object itself
   /// when there is one. Preparing what was prepared gives the same again. UsageError for an optimizer none of whose parameters
   /// is in a prepared model, and for a scheduler whose optimizer was not prepared.
   template <detail::GivenToPrepare T>

@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-/// What a process can ask of its peers, whatever it trains. Accelerator is one.
+/// Collectives and process control, independent of training. Base of Accelerator.
 class ProcessControl {
  public:
   explicit ProcessControl(ProcessState state) : state_(std::move(state)) {}

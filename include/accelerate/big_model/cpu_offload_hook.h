@@ -32,7 +32,8 @@ class UserCpuOffloadHook {
   std::shared_ptr<detail::CpuOffload> hook_;
 };
 
-/// A model that lives on the CPU and moves to a device as a whole when it is called. Arguments come along; results stay there.
+/// A model that is offloaded to the CPU and moves to a device as a whole when it is called. Arguments come along; results stay
+/// there.
 template <detail::DispatchableModule M>
 class HookedModel {
  public:

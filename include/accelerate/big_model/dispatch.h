@@ -22,10 +22,10 @@ namespace detail {
 class AlignmentScope;
 }
 
-/// How weights that are not where they are computed with come and go.
+/// How offloaded weights are paged in and out.
 struct DispatchOptions {
-  /// Where offloaded weights are computed with: those on disk and, when it is an accelerator, those on the CPU. By default the
-  /// first accelerator of the map, else the CPU.
+  /// The device that computes with offloaded weights: those on disk and, when it is an accelerator, those on the CPU. By default
+  /// the first accelerator of the map, else the CPU.
   std::optional<c10::Device> main_device = {};
   /// Where weights on disk are written to, or have been: a folder with an index that has all of them is used as it is.
   std::string offload_dir = {};
@@ -33,7 +33,7 @@ struct DispatchOptions {
   bool offload_buffers = false;
   /// Modules of these classes page in their weights all at once, those of their children included.
   std::vector<std::string> preload_module_classes = {};
-  /// The memory on the main device that offloaded weights take turns in. By default what `max_memory` leaves there, else three
+  /// The memory budget of offloaded weights on the main device. By default what `max_memory` leaves there, else three
   /// times the largest layer.
   std::optional<ByteSize> offload_budget = {};
   /// On a CPU: weights that a file has as they are needed are pages of it, mapped into memory: loaded at once, and fast while the
@@ -44,7 +44,7 @@ struct DispatchOptions {
   std::vector<std::string> skip_keys = {};
 };
 
-/// What came to a main device from disk or from host memory.
+/// What was paged in to a main device from disk or from host memory.
 struct OffloadCounts {
   /// Layers paged in, and how many of them were prefetch misses.
   int64_t loads = 0, prefetch_misses = 0;
@@ -61,7 +61,7 @@ class DispatchCore;
 template <class M>
 concept DispatchableModule = std::derived_from<M, torch::nn::Module>;
 
-/// What a dispatched model does whatever its type is.
+/// What a dispatched model does, independent of its type.
 const DeviceMap& device_map_of(const DispatchCore& core);
 OffloadCounts offload_counts_of(const DispatchCore& core);
 /// The device that arguments are moved to, and what is left alone.
@@ -69,7 +69,7 @@ c10::Device input_device_of(const DispatchCore& core);
 const std::vector<std::string>& skip_keys_of(const DispatchCore& core);
 /// The device of a model's first parameter, for models that are offloaded as a whole; nothing when it has no bytes.
 std::optional<c10::Device> first_device_of(const torch::nn::Module& module);
-/// Drops all offloaded weights that are in memory.
+/// Evicts all offloaded weights that are in memory.
 void drop_weights(const DispatchCore& core);
 std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module, const DeviceMap& map,
                                        const DispatchOptions& options);
@@ -118,7 +118,7 @@ class DispatchedModel {
   /// Where each part of it lives.
   const DeviceMap& device_map() const { return detail::device_map_of(*core_); }
   OffloadCounts offload_counts() const { return detail::offload_counts_of(*core_); }
-  /// Gives back the memory that offloaded weights take at the moment. They come again when they are used.
+  /// Evicts offloaded weights from memory. They are paged in again when they are used.
   void release_memory() const { detail::drop_weights(*core_); }
 
   M* operator->() const { return module_.get(); }

@@ -22,14 +22,14 @@ struct InferDeviceMapOptions {
   bool verbose = false;
   /// Give the map with as few entries as possible.
   bool clean_result = true;
-  /// Buffers of layers on the CPU or the disk are offloaded too; otherwise a warning tells when they fit on no accelerator.
+  /// Buffers of layers on the CPU or the disk are offloaded too; otherwise a warning says so when they fit on no accelerator.
   bool offload_buffers = false;
   /// When the next module is too large for a place that is still empty, look for a later one that fits.
   bool fallback_allocation = false;
 };
 
 /// Fills places in order: accelerators, then the CPU, then the disk, which has no limit. The first accelerator and the CPU keep
-/// room for the largest layer that may have to come back from a later place. Modules that do not fit are split into their
+/// room for the largest layer that may have to be paged in from a later place. Modules that do not fit are split into their
 /// parameters and children; tied parameters stay together. Only shapes and dtypes matter, so the model may be on the meta device.
 DeviceMap infer_auto_device_map(const torch::nn::Module& model, const InferDeviceMapOptions& options = {});
 

@@ -35,7 +35,7 @@ struct CaptureOptions {
   detail::GraphDeviceMaker graph_device = nullptr;
 };
 
-/// What has become of the calls of a captured step.
+/// How the calls of a captured step ran.
 struct CaptureReport {
   int64_t eager = 0, recorded = 0, replayed = 0;
   /// Why calls run eagerly, other than to warm up; each reason once.
@@ -62,7 +62,7 @@ void detach_results(const Leaves& results);
 
 }  // namespace detail
 
-/// A step that is handed to the device as a whole: see Accelerator::capture. Copies are the same step.
+/// A step that is launched as one graph: see Accelerator::capture. Copies are the same step.
 template <class F>
 class CapturedStep {
  public:
@@ -119,7 +119,7 @@ class CapturedStep {
 
   std::shared_ptr<F> step_;
   std::shared_ptr<detail::StepCapture> capture_;
-  // Of each recording what its call returned: a replay computes it anew, in the same memory.
+  // Of each recording what its call returned: a replay computes it again, in the same memory.
   std::shared_ptr<std::vector<std::shared_ptr<void>>> results_;
 };
 

@@ -4,24 +4,24 @@
 
 namespace accelerate {
 
-/// How gradients travel: as they are, in 16 bits, or as two thin matrices whose product is nearly the gradient of a parameter
-/// (power_sgd), or of all that travel together (batched_power_sgd).
+/// How gradients are compressed for the all-reduce: not at all, to 16 bits, or to low-rank factors of the gradient of a parameter
+/// (power_sgd), or of a whole bucket (batched_power_sgd).
 enum class CommHook { no, fp16, bf16, power_sgd, batched_power_sgd };
 
-/// How the processes of a run agree on gradients. The names are those of Python's DistributedDataParallelKwargs.
+/// How gradients are all-reduced. The names are those of Python's DistributedDataParallelKwargs.
 struct DdpOptions {
-  /// Every process starts a forward pass with the buffers of the main process.
+  /// Broadcast the buffers of the main process before each forward pass.
   bool broadcast_buffers = true;
-  /// Gradients travel in buckets of about this many MiB, so that the first ones leave while the last are being calculated. 0: the
-  /// main process chooses by how fast all-reduces are, which takes a moment in prepare.
+  /// Gradients are all-reduced in buckets of about this many MiB, overlapping with the rest of the backward pass. 0: the
+  /// main process chooses by the speed of all-reduces, measured in prepare.
   int bucket_cap_mb = 25;
-  /// Parameters that a forward pass does not use are looked for, and need no gradient. Without it they are an error.
+  /// Find parameters that a forward pass does not use; they need no gradient. Without it they are an error.
   bool find_unused_parameters = false;
-  /// Gradients live in the buckets: less memory and fewer copies, but they must not be detached.
+  /// Gradients are views of the buckets: less memory and fewer copies, but they must not be detached.
   bool gradient_as_bucket_view = false;
   /// The same parameters take part in every step, however often each: unused ones are found once.
   bool static_graph = false;
-  /// What gradients become for their journey.
+  /// How gradients are compressed.
   CommHook comm_hook = CommHook::no;
   /// What they are converted to before the hook sees them: no, fp16 or bf16. Without a hook it has no effect, as in Python.
   CommHook comm_wrapper = CommHook::no;
@@ -34,7 +34,7 @@ struct DdpOptions {
 };
 
 namespace detail {
-/// UsageError when a value cannot mean anything.
+/// UsageError when a value is invalid.
 void check_ddp_options(const DdpOptions& options);
 }  // namespace detail
 

@@ -12,7 +12,7 @@ class ModelCore;
 
 /// While it lives, processes may have different numbers of batches for its models: one that has no more takes part in the
 /// collectives of the others, with gradients of zero, until none has any. Gradients are divided by the number of all processes,
-/// as always. Collectives that are not those of its models are not taken part in: make none in the loop.
+/// as always. Only collectives of its models are joined: make no others in the loop.
 class [[nodiscard]] JoinScope {
  public:
   /// No effect.
@@ -22,7 +22,7 @@ class [[nodiscard]] JoinScope {
                      std::source_location where = std::source_location::current());
   JoinScope(JoinScope&& other) noexcept;
   JoinScope& operator=(JoinScope&& other) = delete;
-  /// Does not wait: left before `finish`, as by an exception, it leaves the others to hear that this process has failed.
+  /// Does not wait: left before `finish`, as by an exception, the others get an error that this process has failed.
   ~JoinScope();
 
   /// This process has no more batches. Returns when no process has any; then all have the weights of the last one to end, and a

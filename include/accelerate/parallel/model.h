@@ -40,11 +40,11 @@ class DataParallel;
 class KnownParameters;
 class WeightProbe;
 
-/// What a prepared model does whatever its type is.
+/// What a prepared model does, independent of its type.
 class ModelCore {
  public:
   /// Moves the module to its device, then gives every process the main process's parameters and buffers. DistributedError names
-  /// the first tensor that is not the same kind of tensor everywhere; UsageError an option that cannot mean anything.
+  /// the first tensor that is not the same kind of tensor everywhere; UsageError an invalid option.
   ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const ModelOptions& options,
             std::source_location where);
   ~ModelCore();
@@ -72,7 +72,7 @@ class ModelCore {
   const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
 
   // --- Guards against silent training mistakes ------------------------------------------------------------
-  /// Whether a backward pass that reaches the parameters now was made around this model and its precision, on one process: no
+  /// Whether a backward pass that reaches the parameters now bypassed this model and its precision, on one process: no
   /// forward pass was made since gradients were dropped.
   bool lacks_forward() const;
   /// Whether a forward pass was made since the last step.
@@ -114,7 +114,7 @@ class ModelCore {
 };
 
 /// Runs a backward pass through prepared models of the group. DistributedError tells, as `backward` at `where`, that a process
-/// has been lost over it; UsageError that it reached one of `models` around its prepared forward pass; what else `backward`
+/// has been lost over it; UsageError that it bypassed the prepared forward pass of one of `models`; what else `backward`
 /// throws comes out as it is.
 void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward,
                   const std::vector<std::shared_ptr<ModelCore>>& models = {});

@@ -8,7 +8,7 @@ namespace accelerate {
 namespace detail {
 class ModelCore;
 
-/// Puts back, at its end, how models all-reduced gradients at its beginning.
+/// Restores at its end whether models all-reduced gradients at its beginning.
 class SyncScope {
  public:
   SyncScope() = default;

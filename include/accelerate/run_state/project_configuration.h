@@ -12,7 +12,7 @@ struct ProjectConfiguration {
   std::string project_dir = {};
   /// Where trackers write; by default project_dir. UsageError: there are no trackers yet.
   std::string logging_dir = {};
-  /// save_state and load_state without a folder use project_dir/checkpoints/checkpoint_N, N counting on.
+  /// save_state and load_state without a folder use project_dir/checkpoints/checkpoint_N, N increasing.
   bool automatic_checkpoint_naming = false;
   /// How many of those are kept; the oldest goes when a new one is durable.
   std::optional<int> total_limit = {};

@@ -8,10 +8,10 @@
 
 namespace accelerate {
 
-/// How a batch size is looked for.
+/// How a batch size is searched.
 struct ExecutableBatchSizeOptions {
   int64_t starting_batch_size = 128;
-  /// The next size to try after the memory was not enough. Default: nine tenths, rounded down.
+  /// The next size to try after running out of memory. Default: nine tenths, rounded down.
   std::function<int64_t()> reduce_batch_size_fn = {};
 };
 
@@ -24,7 +24,7 @@ class BatchSizeSearch {
   /// UsageError when there is none left.
   int64_t batch_size() const;
   int64_t last() const { return options_.starting_batch_size; }
-  /// Frees what allocators keep in reserve, then continues with the next size.
+  /// Empties the caches of allocators, then continues with the next size.
   void reduce();
 
  private:
@@ -32,10 +32,10 @@ class BatchSizeSearch {
 };
 
 /// Whether this exception says that the memory of a device or of this host was not enough. Not for what a peer reports: the
-/// group of processes is of no use after that.
+/// process group is unusable after that.
 bool is_out_of_memory(const std::exception_ptr& error);
 
-/// Gives memory that the caching allocator of the accelerator keeps in reserve back to the device.
+/// Returns cached memory of the accelerator's caching allocator to the device.
 void clear_device_cache();
 
 }  // namespace detail

@@ -14,7 +14,7 @@ class Optimizer;
 
 namespace accelerate {
 
-/// How the factor of a GradScaler moves.
+/// How the scale of a GradScaler changes.
 struct GradScalerOptions {
   double init_scale = 65536;
   /// Times this after `growth_interval` steps in a row that were taken. More than 1.
@@ -29,7 +29,7 @@ struct GradScalerOptions {
 };
 
 /// Keeps small gradients of float16 from vanishing: multiplies losses by a factor, divides gradients by it before a step, and
-/// skips steps whose gradients are infinite or no numbers. The factor grows while that goes well. Works on any device.
+/// skips steps whose gradients are inf or NaN. The factor grows while steps succeed. Works on any device.
 ///
 ///   scaler.scale(loss).backward();
 ///   scaler.step(optimizer);
@@ -51,10 +51,10 @@ class GradScaler {
   /// Whether unscale_ was called for this optimizer, and neither a step nor another loss followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
 
-  /// The gradients of this optimizer are gone, and what unscale_ found with them: those to come are to be unscaled again.
+  /// The gradients of this optimizer are gone, and what unscale_ found with them: later ones must be unscaled again.
   void forget(const torch::optim::Optimizer& optimizer);
 
-  /// Steps the optimizer unless a gradient is infinite or no number; returns whether it did. UsageError for a second step
+  /// Steps the optimizer unless a gradient is inf or NaN; returns whether it did. UsageError for a second step
   /// before an update.
   bool step(torch::optim::Optimizer& optimizer);
   /// Likewise, with `take_step` instead of the optimizer's own step.

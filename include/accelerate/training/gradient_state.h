@@ -8,21 +8,21 @@
 
 namespace accelerate {
 
-/// How gradients of several batches are added up before a step.
+/// How gradients of several batches are accumulated before a step.
 struct GradientAccumulationOptions {
   /// The last batch of a loader ends an accumulation, however short it is.
   bool sync_with_dataloader = true;
   /// Still all-reduce gradients after every batch: more traffic, less memory.
   bool sync_each_batch = false;
-  /// The dtype in which gradients are added up between steps; nothing: that of their parameters. float32 keeps the small ones of
-  /// weights in bfloat16; bfloat16 saves memory where weights are float32. Such steps are not captured.
+  /// The dtype in which gradients are accumulated between steps; nothing: that of their parameters. float32 keeps the small ones
+  /// of weights in bfloat16; bfloat16 saves memory where weights are float32. Such steps are not captured.
   std::optional<c10::ScalarType> dtype = {};
 };
 
 /// Where a run is within its accumulation. An accelerator and the optimizers and schedulers that it prepares share one.
 class GradientState {
  public:
-  /// `is_last_batch` tells whether the batch in hand is the last one of its loader; without it none is. UsageError unless
+  /// `is_last_batch` tells whether the current batch is the last of its loader; without it none is. UsageError unless
   /// `num_steps` is at least 1.
   explicit GradientState(int num_steps = 1, GradientAccumulationOptions options = {}, std::function<bool()> is_last_batch = {});
 
@@ -35,17 +35,17 @@ class GradientState {
   void set_sync_gradients(bool on) { sync_gradients_ = on; }
   /// Counts a batch, decides sync_gradients for it, and returns that.
   bool count_batch();
-  /// What count_batch would return for the batch in hand, and after it for `later` more without a word from a loader.
+  /// What count_batch would return for the current batch, and for `later` more without a loader's end.
   bool would_sync(int later = 0) const;
   /// All that count_batch was called for.
   int64_t counted() const { return counted_; }
-  /// Batches counted so far; the last batch of a loader sets it back.
+  /// Batches counted so far; the last batch of a loader resets it.
   int64_t step() const { return step_; }
   /// Of a resumed run, or 0 to restart.
   void set_step(int64_t step) { step_ = step; }
 
  private:
-  /// The batch in hand ends its accumulation, since it is the last one.
+  /// The current batch ends its accumulation, since it is the last one.
   bool ends_with_data() const { return options_.sync_with_dataloader && is_last_batch_ && is_last_batch_(); }
 
   int num_steps_;

@@ -17,7 +17,7 @@ namespace accelerate {
 /// Sets the learning rate of each parameter group of an optimizer as training proceeds. Bound to the optimizer, which must
 /// outlive it; neither is ever moved.
 ///
-/// One of your own gives `get_lr` and calls `start` at the end of its constructor:
+/// A custom one implements `get_lr` and calls `start` at the end of its constructor:
 ///
 ///   class Halving final : public accelerate::LRScheduler {
 ///    public:
@@ -32,7 +32,7 @@ class LRScheduler {
   LRScheduler& operator=(const LRScheduler&) = delete;
   virtual ~LRScheduler();
 
-  /// Sets the learning rates of the next step. To be called after the optimizer's.
+  /// Sets the learning rates of the next step. Call it after the optimizer's.
   virtual void step();
   /// The same at a point in time that may lie between two steps. UsageError from schedulers that cannot.
   virtual void step(double epoch);
@@ -86,7 +86,7 @@ class LRScheduler {
   /// Takes the step of the constructor again.
   virtual void initial_step();
   /// As if just made, when the first scheduler of this optimizer found the rates `initial`. Returns the rates that
-  /// schedulers made after this one are to start from.
+  /// schedulers made after this one start from.
   virtual std::vector<double> begin_again(const std::vector<double>& initial);
   /// No step was taken since it was made.
   virtual bool is_fresh() const { return last_epoch_ == 0; }

@@ -4,7 +4,7 @@
 
 namespace accelerate {
 
-/// The dtype that the forward pass calculates in.
+/// The dtype of the forward pass.
 enum class Precision { no, fp16, bf16, fp8 };
 const char* to_string(Precision precision);
 

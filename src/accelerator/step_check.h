@@ -13,7 +13,7 @@ namespace accelerate::detail {
 std::unordered_set<const void*> tensors_of(const std::vector<at::Tensor>& parameters);
 bool shares_any(const std::unordered_set<const void*>& tensors, const std::vector<at::Tensor>& parameters);
 
-/// What is looked at before every step of a prepared optimizer: that the gradients of its models were synchronised, that its
+/// What is checked before every step of a prepared optimizer: that the gradients of its models were synchronised, that its
 /// parameters are those of prepared models, and in debug mode, every tenth time, that weights are the same on all ranks.
 class StepCheck {
  public:

@@ -6,7 +6,7 @@ namespace accelerate {
 UnevenInputsScope::UnevenInputsScope(JoinScope join, std::shared_ptr<ActiveLoaders> active,
                                      const std::vector<detail::AnyDataLoader>& loaders, std::optional<bool> even_batches)
     : join_(std::make_unique<JoinScope>(std::move(join))), active_(std::move(active)) {
-  // Who has no more batches can follow the collectives of one scope only.
+  // A rank without batches can join the collectives of one scope only.
   if (active_->awaits_end_of_data())
     throw UsageError("join_uneven_inputs scopes cannot be nested. Make one scope for all models that the loop trains.");
   active_->on_end_of_data([scope = join_.get()] { scope->finish(); });

@@ -16,7 +16,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// A device that is not there is told before anything else happens.
+/// A missing device is reported before anything else happens.
 void check_device(const c10::Device& device) {
   if (device.is_cpu() || device.is_meta()) return;
   const auto* guard = c10::impl::hasDeviceGuardImpl(device.type()) ? c10::impl::getDeviceGuardImpl(device.type()) : nullptr;

@@ -278,7 +278,7 @@ bool Dispatcher::goes_to_disk(const Weight& weight) const {
 void Dispatcher::take_offloaded() {
   const bool any = std::any_of(weights_.begin(), weights_.end(), [&](const Weight& weight) { return goes_to_disk(weight); });
   if (!any || options_.offload_dir.empty()) return;
-  // Before the folder is looked at: whoever fills it just now has no index yet.
+  // Before the folder is read: a process that is filling it has no index yet.
   writer_.emplace(options_.offload_dir);
   offloaded_ = offloaded_before(options_.offload_dir);
   std::vector<std::pair<Weight*, const StoredTensor*>> all;

@@ -127,7 +127,7 @@ MaxMemory get_balanced_memory(const torch::nn::Module& model, const BalancedMemo
   }
   if (usable.empty()) return memory;
   const bool low_zero = options.low_zero && usable.size() > 1;
-  // Whoever leaves the limits to us should not run out of memory with the first activations.
+  // With default limits, the first activations should not run out of memory.
   if (!given && usable.size() == 1) memory[usable.front()] = memory.at(usable.front()).bytes() * 0.9;
   const ModuleSizes sizes = compute_module_sizes(model, {.dtype = options.dtype, .special_dtypes = options.special_dtypes});
   if (sizes.empty()) return memory;

@@ -68,12 +68,12 @@ class CudaGraphs : public GraphDevice {
     }
     try {
       record_little();  // up to 2.12 LibTorch's random numbers believe in a recording until one has ended well
-    } catch (...) {     // what went wrong first is told
+    } catch (...) {     // the first error is reported
     }
   }
 
   std::unique_ptr<CudaGraph> record_little() {
-    const at::DisableRecordFunctionGuard unseen;  // by who looks for what went wrong
+    const at::DisableRecordFunctionGuard unseen;  // by the search for the error
     auto made = std::make_unique<CudaGraph>();
     made->graph.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     at::zeros({1}, at::TensorOptions().device(at::kCUDA, device_));

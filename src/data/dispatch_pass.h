@@ -33,7 +33,7 @@ class DispatchPass : public PreparedPass {
   /// This process's rows of `round`, which is the last one or not.
   ErasedBatch share_of(Round& round, bool last);
 
-  /// On the main process, from its first round on: what fails when it is opened is told to the others too.
+  /// On the main process, from its first round on: a failure to open it is reported to the others too.
   std::unique_ptr<BatchStream> stream_;
   /// The first rows of the pass, to fill the last round up with.
   std::optional<Value> beginning_;

@@ -62,7 +62,7 @@ struct WorkerStream::Shelf {
     changed.notify_all();
   }
 
-  /// The next batch of a stream. Which one that is, is decided by who comes first.
+  /// The next batch of a stream. Workers take them in the order in which they ask.
   std::optional<BatchSpec> advance(int64_t& number) {
     const std::lock_guard lock(advancing);
     number = advanced++;

@@ -37,7 +37,7 @@ std::string problem_of(const detail::Leaves& leaves) {
   return "";
 }
 
-/// What this process is about to send, in words.
+/// What this process is about to send, as text.
 std::string describe_leaves(const detail::Leaves& leaves) {
   std::string text;
   for (const at::Tensor* tensor : leaves.tensors) text += (text.empty() ? "" : ", ") + describe(*tensor);

@@ -72,7 +72,7 @@ Communicator::~Communicator() {
   }
   const bool unwinding = std::uncaught_exceptions() > exceptions_before_;
   passes_.reset();
-  // Before any connection is closed, so that whoever sees it closed sees why.
+  // Before any connection is closed, so that peers know why.
   failures_->leave_group(unwinding);
   if (!parts_.owned) return;
   const int rank = this->rank(), size = this->size();
@@ -170,7 +170,7 @@ void Communicator::align_calls(const char* call, std::source_location where) {
 }
 
 void Communicator::agree(const char* call, const std::string& what, std::source_location where) {
-  // The place is told and not compared: the same call may stand in two branches of an if.
+  // The source line is reported, not compared: the same call may be in two branches of an if.
   const auto wishes = all_gather_bytes(std::string(call) + "\n" + what + "\n" + at_line(where), kComparison, where);
   const auto field = [](const std::string& wish, int number) {
     size_t begin = 0;

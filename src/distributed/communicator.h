@@ -66,7 +66,7 @@ class Communicator {
   /// The first rank of this host, as far as it is known.
   int first_here() const;
 
-  /// From now on calls are written down, and one that waits longer than `threshold` (zero: none) is told. Every rank calls it.
+  /// From now on calls are logged, and one that waits longer than `threshold` (zero: none) is reported. Every rank calls it.
   /// `machine` is the same text on every process of a host.
   void watch(const std::string& machine, std::chrono::milliseconds threshold, std::source_location where);
 

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kTick = 1s;
 /// How long answers of other hosts are waited for; they look at the store once a second.
 constexpr std::chrono::milliseconds kAnswers = 3s;
-/// How long a change must last before it is news: a rank that has just arrived continues at once.
+/// How long a change must last before it is reported: a rank that has just arrived continues at once.
 constexpr std::chrono::milliseconds kLasting = 1s;
 /// How often other hosts are asked whether anything has changed.
 constexpr std::chrono::milliseconds kAskAgain = 5s;
@@ -219,7 +219,7 @@ std::vector<RankReport> Detective::investigate(const std::string& reason, int64_
     std::this_thread::sleep_for(1ms);
     enter_into(reports, machine_->reports());
   }
-  // A connection was lost, and a process that is only stopped keeps its own: who is silent is dead. Without the store nothing
+  // A connection was lost, and a process that is only stopped keeps its own: a silent one is dead. Without the store nothing
   // is known but that its host is gone.
   for (auto& report : reports) {
     if (report.presence == Presence::silent) report.presence = Presence::gone;
@@ -230,7 +230,7 @@ std::vector<RankReport> Detective::investigate(const std::string& reason, int64_
   return reports;
 }
 
-/// Who watches over the processes blames the one that ends first, so those that failed go first: the dead have ended already.
+/// The launcher blames the process that exits first, so those that failed exit first: the dead have exited already.
 /// One that fails and continues is not waited for long.
 void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
   const auto died = [](const RankReport& report) { return report.presence == Presence::gone; };
@@ -290,7 +290,7 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
   while (!page.told && presence_of(who) == Presence::running && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(1ms);
   }
-  // Not told: it died over it.
+  // Not reported: it died before.
   return page.told ? page.story.data() : tell_story(investigate(reason, mismatch), mismatch);
 }
 
@@ -333,7 +333,7 @@ void Detective::look_at_own_call() try {
   const bool long_ago = waited > parts_.threshold || (waited > kTick && someone_died());
   if (long_ago && speaks_for_machine(*call)) warn(*call);
 } catch (const std::exception&) {
-  // Who only watches must not end the program.
+  // A watcher must not end the program.
 }
 
 /// The rank that reached the threshold first, or the next one when that one is stopped.

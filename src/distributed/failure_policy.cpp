@@ -12,7 +12,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// How often a rank in a collective looks whether the group is lost, and every how many looks for ranks that died.
+/// How often a rank in a collective checks whether the group is lost, and how many of these checks apart it looks for dead ranks.
 constexpr std::chrono::milliseconds kLostLook{100};
 constexpr int kLooksForDead = 10;
 

@@ -51,7 +51,7 @@ class FailurePolicy {
  public:
   FailurePolicy(int rank, int size, std::chrono::milliseconds timeout) : rank_(rank), size_(size), timeout_(timeout) {}
 
-  /// From now on failures are told with what every rank does, and whoever waits looks whether the group is lost.
+  /// From now on failures report what every rank does, and waiting ranks check whether the group is lost.
   void set_detective(std::shared_ptr<Detective> detective) { detective_ = std::move(detective); }
   /// From now on calls are written down and compared. Needs a detective.
   void set_logbook(std::shared_ptr<Logbook> logbook) { logbook_ = std::move(logbook); }
@@ -59,8 +59,8 @@ class FailurePolicy {
   const std::shared_ptr<Detective>& detective() const { return detective_; }
   Logbook* logbook() const { return logbook_.get(); }
 
-  /// Calls `action` with the number of the call when no rank of this host makes another call. What it throws is told as `call`,
-  /// now and by every later call.
+  /// Calls `action` with the number of the call when no rank of this host makes another call. What it throws is reported as
+  /// `call`, now and by every later call.
   void guarded(const CallNote& call, c10::function_ref<void(int64_t)> action);
   /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
   void compare_on_host(int64_t number, const CallNote& call) const;
@@ -68,18 +68,18 @@ class FailurePolicy {
   void check_not_lost() const;
   /// DistributedError when a call has failed before.
   void check_usable(const char* call, std::source_location where);
-  /// For who looks again and again: not every look is thorough.
+  /// For polling: not every check is thorough.
   bool is_lost(int look) const;
   /// Waits for a collective on the host, and gives it up when the group is lost.
   void wait(c10d::Work& work);
 
-  /// `reason`: the backend's words, or nothing. `mismatch`: the number of a call that differs, or 0.
+  /// `reason`: the backend's error, or nothing. `mismatch`: the number of a call that differs, or 0.
   [[noreturn]] void fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch = 0);
   bool failed() const { return failed_; }
   /// A collective was left to itself: it cannot end.
   void abandon() { abandoned_ = true; }
   bool abandoned() const { return abandoned_; }
-  /// Writes down how this rank leaves the group: by an exception of its own (`unwinding`), or as it stands.
+  /// Logs how this rank leaves the group: by an exception (`unwinding`), or normally.
   void leave_group(bool unwinding);
 
  private:

@@ -94,7 +94,7 @@ struct RankEntry {
   int64_t joined = 0;
 };
 
-/// What a rank writes down about itself, in memory that the other processes of its host map: they can read it while it runs,
+/// What a rank logs about itself, in memory that the other processes of its host map: they can read it while it runs,
 /// while it is stopped and after its death.
 struct LogbookPage {
   static constexpr size_t kCalls = 32;

@@ -28,7 +28,7 @@ class PassTracker {
   PassTracker(const PassTracker&) = delete;
   PassTracker& operator=(const PassTracker&) = delete;
 
-  /// Runs `action`, in which collectives run in the background: a pass over a model. When one of them fails, that is told as
+  /// Runs `action`, in which collectives run in the background: a pass over a model. When one of them fails, that is reported as
   /// `call` at `where`; what else `action` throws comes out as it is. Written down from when the rank has nothing to do but to
   /// wait.
   void during(const char* call, std::source_location where, const std::function<void()>& action);
@@ -38,7 +38,7 @@ class PassTracker {
   /// From now on this rank only waits, until the end of what `during` runs.
   void begin_waiting();
   /// The same as soon as the backward pass that runs in this thread has calculated everything. One that `during` does not run is
-  /// told as `backward`, without a place. `how` must agree between ranks.
+  /// reported as `backward`, without a source line. `how` must agree between ranks.
   void expect_waiting(const char* how = "");
 
   /// Waits for a collective of the pass.

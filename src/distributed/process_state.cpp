@@ -19,7 +19,7 @@ namespace accelerate {
 using namespace detail;
 namespace {
 
-// Python's defaults. Finding each other has a limit of its own: a typing error should not cost half an hour.
+// Python's defaults. The rendezvous has its own timeout: a typo should not cost half an hour.
 constexpr std::chrono::minutes kGlooTimeout{30}, kNcclTimeout{10}, kRendezvousPatience{5};
 
 int cuda_devices() {
@@ -35,7 +35,7 @@ at::Device named_device(const std::string& text) {
   }
 }
 
-/// When a call that waits is told.
+/// When a waiting call is reported.
 std::chrono::milliseconds hang_threshold(const Environment& environment) {
   constexpr const char* kVariable = "ACCELERATE_HANG_WARNING_SECONDS";
   const auto text = environment(kVariable);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::chrono::seconds kLookEvery{1};
 constexpr std::chrono::milliseconds kPoll{50};
-/// Longer than a store that serves needs, and short for who waits at the end of a program.
+/// Longer than a store that serves needs, and short for a wait at the end of a program.
 constexpr std::chrono::seconds kStopPatience{2};
 
 template <class Plain>
@@ -160,7 +160,7 @@ NumberedReports RemoteReports::ask(const std::vector<int64_t>& ranks, std::chron
   const auto known = [&](int64_t rank) {
     return std::any_of(reports.begin(), reports.end(), [&](const auto& report) { return report.first == rank; });
   };
-  // Who has left the group answers no more, and has said how it was.
+  // A rank that has left the group does not answer, and has published its last state.
   const auto add = [&](const std::vector<uint8_t>& value) {
     for (auto& report : unpack({reinterpret_cast<const char*>(value.data()), value.size()})) reports.push_back(std::move(report));
   };

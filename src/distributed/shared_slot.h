@@ -20,7 +20,7 @@ class SharedSlot {
     std::memcpy(words, &value, sizeof(value));
     const auto version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    // Each word is released after the odd version: who sees a new word sees that version too, and reads again.
+    // Each word is released after the odd version: a reader that sees a new word sees that version too, and reads again.
     for (size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }

@@ -47,14 +47,14 @@ void StoreScopes::signal(const std::string& key, const std::string& value) noexc
     // LibTorch sends a value and returns: once it answers a question, the value has arrived, for all who ask after this.
     store_->check({key});
   } catch (const std::exception&) {
-    // The store is gone with its host: whoever would wait for the key learns that from the store itself.
+    // The store is gone with its host: ranks that wait for the key learn that from the store itself.
   }
 }
 
 void StoreScopes::end(int rank, const std::string& last_report) noexcept {
   try {
     if (!store_ || (failures_.detective() && failures_.detective()->store_is_lost())) return;
-    // The one message without a question behind it: a host that has heard it from all may be gone before it answers, and so may
+    // The one message without a question behind it: a host that has it from all may be gone before it answers, and so may
     // a host that an exception ends. LibTorch prints stack frames then.
     store_->set(end_key(rank), std::vector<uint8_t>(last_report.begin(), last_report.end()));
   } catch (const std::exception&) {
@@ -90,7 +90,7 @@ void StoreScopes::serve_until_all_have_ended(int size) noexcept {
     try {
       return store_->wait(all, kHostLook);
     } catch (const std::exception&) {
-      // Not yet. Who died will never say so.
+      // Not yet. A dead rank will never set it.
       if (failures_.detective() && failures_.detective()->nobody_is_left()) return;
     }
   }

@@ -30,7 +30,7 @@ class Transport {
 
   // UsageError when tensors of this device type cannot be sent.
   virtual std::string backend_name(at::DeviceType device) const = 0;
-  /// True when the host moves them: whoever waits for the end can look meanwhile whether the group is lost, and give up.
+  /// True when the host moves them: a waiting rank can check meanwhile whether the group is lost, and give up.
   virtual bool runs_on_host(at::DeviceType device) const = 0;
 
   // Each starts a collective of tensors of one device type, and may be called by several threads.

@@ -16,7 +16,7 @@ class Transport;
 /// future cannot look around, so a thread looks for it: when the group is lost, all of them fail.
 class CollectiveWatch {
  public:
-  /// `fail` throws what is to be told of a collective that failed for a reason. Called by a thread of its own.
+  /// `fail` throws the error of a collective that failed for a reason. Called by a separate thread.
   CollectiveWatch(std::function<bool()> is_lost, std::function<void(const std::string&)> fail);
   ~CollectiveWatch();
   CollectiveWatch(const CollectiveWatch&) = delete;
@@ -42,8 +42,8 @@ class CollectiveWatch {
   std::thread watcher_;
 };
 
-/// The group that a reducer of gradients sees: the collectives of a transport, started in the background. On the CPU whoever
-/// waits for one hears of a dead peer; on other devices the backend's own watchdog sees to that.
+/// The group that a reducer of gradients sees: the collectives of a transport, started in the background. On the CPU a rank that
+/// waits for one learns of a dead peer; on other devices the backend's own watchdog sees to that.
 class WatchfulGroup : public c10d::ProcessGroup {
  public:
   WatchfulGroup(PassTracker& passes, Transport& transport);

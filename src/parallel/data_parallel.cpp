@@ -197,7 +197,7 @@ void DataParallel::before_forward() {
                           .sends_buffers = has_buffers_ && options_.broadcast_buffers && syncs_.buffers};
   const bool sends = start.rebuilds_buckets || start.sends_buffers;
   const int source = join_ != nullptr && sends ? join_->tell_forward(number_in_join_, start) : 0;
-  // Also where nothing is rebuilt: here a backward pass that did not reach all parameters comes to light.
+  // Also where nothing is rebuilt: here a backward pass that did not reach all parameters is detected.
   if (trains) rebuild_buckets("forward", where_);
   if (start.sends_buffers) broadcast_buffers(source, "forward", where_);
 }
@@ -299,7 +299,7 @@ std::string bypassed_model(const torch::nn::Module& module, std::source_location
 }
 
 bool DataParallel::note_backward() {
-  if (torch_private::expects_gradients(*reducer_)) return false;  // what it waits for is told by the next forward pass or step
+  if (torch_private::expects_gradients(*reducer_)) return false;  // the next forward pass or step reports what it waits for
   if (std::exchange(awaits_backward_, false)) syncs_.local_gradients = false;
   if (!torch_private::take_unreduced_pass(*reducer_) || shares_parameters_) return false;
   syncs_.local_gradients = true;
@@ -396,7 +396,7 @@ void DataParallel::set_join(Join* join, size_t number) {
 
 void DataParallel::follow_forward(const Join::Start& start, int source, const char* call, std::source_location where) {
   if (start.rebuilds_buckets) {
-    // Who has had no backward pass knows of no order; the main process's counts.
+    // A rank without a backward pass has no order; the main process's counts.
     reducer_->push_rebuilt_params_for_all_indices();
     rebuild_buckets(call, where);
   }

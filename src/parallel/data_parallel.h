@@ -100,7 +100,7 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   /// A backward pass has reached the outputs.
   void outputs_reached();
 
-  /// Until `join` is null, it is told of collectives before they begin, for model `number`.
+  /// Until `join` is null, it is notified before collectives begin, for model `number`.
   void set_join(Join* join, size_t number);
   bool joined() const { return join_ != nullptr; }
   /// Does what a forward pass of others begins with.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kRefusals = "refused";
 constexpr const char* kRefusalsTold = "refused/told";
-/// Whoever can reach the store can write there: not more of it is shown than helps.
+/// Anyone who can reach the store can write there: only a limited part is shown.
 constexpr int64_t kMostRefusals = 20;
 constexpr size_t kLongestRefusal = 1500;
 

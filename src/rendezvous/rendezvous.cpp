@@ -33,7 +33,7 @@ constexpr std::chrono::milliseconds kLookForRefusals{200};
 /// What a rank needs for the rendezvous. Copied into threads that may be left behind.
 struct Attendance {
   LaunchEnvironment me;
-  /// Of the keys of this group, whoever hosts it.
+  /// Prefix of the keys of this group, whichever process hosts it.
   std::string prefix;
   RendezvousSecret secret;
   RankCard card;
@@ -83,7 +83,7 @@ Generations::Entry generation_of(const LaunchEnvironment& me) {
   return generations.of(me);
 }
 
-/// c10d retries an unknown host until its time-out; a name that means nothing now is better told at once.
+/// c10d retries an unknown host until its time-out; a name that does not resolve is better reported at once.
 void check_address(const LaunchEnvironment& me) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -159,7 +159,7 @@ std::vector<std::string> claim_keys(const LaunchEnvironment& me) {
 // --- Rank 0: offers its job, waits until every other rank is claimed, and admits them.
 // ------------------------------------------
 
-/// What each rank claimed. Without a secret that need not be known: who claims a rank has compared the jobs itself.
+/// What each rank claimed. Without a secret that need not be known: a rank that claims has compared the jobs itself.
 std::string checked_claims(const Attendance& mine, const std::string& offer, c10d::Store& round) {
   std::string all;
   if (!mine.secret.given()) return all;

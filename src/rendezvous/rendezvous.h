@@ -9,7 +9,7 @@ namespace accelerate::detail {
 /// The store through which the ranks of `me`'s job find each other, with keys of this group's own. Returns when all ranks are
 /// there. A process of another job, one that claims a rank that is taken, and one without the job's shared secret are refused,
 /// with a message on both sides. ConfigError tells that to the refused, and names MASTER_ADDR or MASTER_PORT when they cannot be
-/// right; DistributedError tells who did not join within `patience`.
+/// right; DistributedError names the ranks that did not join within `patience`.
 c10::intrusive_ptr<c10d::Store> join_store(const LaunchEnvironment& me, const Environment& environment,
                                            std::chrono::milliseconds patience);
 

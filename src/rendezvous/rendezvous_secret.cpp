@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kSecretVariable = "ACCELERATE_RENDEZVOUS_SECRET";
 constexpr const char* kSecretFileVariable = "ACCELERATE_RENDEZVOUS_SECRET_FILE";
-/// Whoever reaches the store sees codes made with the secret, and can try secrets on them at leisure.
+/// Anyone who reaches the store sees codes made with the secret, and can brute-force it offline.
 constexpr size_t kShortestSecret = 16;
 constexpr uint64_t kLongestSecret = 4096;
 

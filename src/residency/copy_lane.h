@@ -26,7 +26,7 @@ c10::Stream current_stream(c10::Device device);
 
 /// The way of bytes to an accelerator: a stream of copies beside the computing, and pinned memory that files are read into.
 ///
-/// The policy for streams: memory of the lane is filled by the lane's stream alone. Whoever computes with it makes his stream
+/// The policy for streams: memory of the lane is filled by the lane's stream alone. A user of it makes its stream
 /// wait for the `mark` of the filling; before it is filled again or freed, the lane `wait`s for the streams that computed with
 /// it. On the host nobody waits but for a read, and for pinned memory to read into.
 class CopyLane {

@@ -62,7 +62,7 @@ EmptyScope::~EmptyScope() {
     } else if (!include_buffers_) {
       give_bytes_to_buffers();
     }
-  } catch (...) {  // without memory for them they stay as they are, and whoever uses them is told so
+  } catch (...) {  // without memory for them they stay as they are, and using them is an error
   }
 }
 

@@ -21,8 +21,8 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 /// again, since new ones cost more to fill.
 at::Tensor mapped_memory(uint64_t bytes, at::Tensor scrap = {});
 
-/// Memory that an accelerator fetches from by itself. Pages that threads have touched and that are locked then are had several
-/// times faster than pinned memory of torch, which also rounds every piece up to a power of two.
+/// Page-locked memory, which an accelerator reads by DMA. Pages that threads have touched and that are locked then are had
+/// several times faster than pinned memory of torch, which also rounds every piece up to a power of two.
 at::Tensor pinned_memory(uint64_t bytes);
 
 /// Pinned memory for many weights, in one piece.

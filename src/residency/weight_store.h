@@ -22,7 +22,7 @@ class WeightStore {
   virtual void read(void* to, uint64_t size, uint64_t offset) const = 0;
   /// The same where it is done pass after pass, into a large piece of host memory.
   virtual void read_repeatedly(void* to, uint64_t size, uint64_t offset) const { read(to, size, offset); }
-  /// All its bytes, where they lie in pinned memory: a device fetches them by itself. Else null.
+  /// All its bytes, where they are in pinned memory: a device reads them by DMA. Else null.
   virtual const at::Tensor* fetchable() const { return nullptr; }
   /// Whether it takes changes.
   virtual bool writable() const { return false; }

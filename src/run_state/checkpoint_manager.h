@@ -36,7 +36,7 @@ class CheckpointManager {
   /// Finishes this rank's part of an asynchronous save. It waits for no other rank: see AsyncSave.
   ~CheckpointManager();
 
-  /// Returns the folder. Nothing of it is to be seen before all of it is durable.
+  /// Returns the folder. Nothing of it is visible before all of it is durable.
   std::string save(const RunParts& parts, const std::string& folder, const SaveStateOptions& options, std::source_location where);
   /// Returns the folder, or nothing when there is no complete checkpoint and none was asked for by name.
   std::optional<std::string> load(RunParts parts, const std::string& folder, const LoadStateOptions& options,

@@ -20,7 +20,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// Calls `load`. What it throws is told with the file that the state is from: the state's owner does not know it.
+/// Calls `load`. What it throws is reported with the file of the state: the state's owner does not know it.
 template <class Load>
 void load_from(const std::string& file, Load&& load) {
   try {

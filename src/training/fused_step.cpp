@@ -91,7 +91,7 @@ class FusedStep final : public OptimizerStep {
     const auto calls = std::make_shared<std::vector<FusedCall>>();
     for (size_t i = 0; i < used_; ++i) {
       FusedCall& call = calls->emplace_back(std::exchange(calls_[i], {}));
-      calls_[i].numbers = call.numbers;  // whoever steps next tells them
+      calls_[i].numbers = call.numbers;  // the next step sets them
       call.begin_recording();
       launch(call, conditions);
       call.gradients.clear();

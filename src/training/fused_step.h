@@ -42,7 +42,7 @@ class OptimizerStep {
   /// Takes a step that the device may skip. Returns how its count is taken back, or nothing, without a step, where that cannot be
   /// left to the device.
   virtual std::function<void()> step_unless_inf(const StepConditions& /*conditions*/) { return {}; }
-  /// Records a step. NotRecordable where its kernels are told what changes from step to step by the host.
+  /// Records a step. NotRecordable where its kernels get what changes from step to step from the host.
   virtual RecordedStep record(const StepConditions& conditions) = 0;
 };
 

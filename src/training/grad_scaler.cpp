@@ -76,7 +76,7 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) {
 void GradScaler::note_scaled(const at::Tensor& scale, const void* recording) {
   applied_scale_ = scale;
   applied_in_ = recording;
-  // Who had no gradients has had nothing unscaled.
+  // Without gradients nothing was unscaled.
   std::erase_if(progress_,
                 [](const auto& item) { return item.second.stage == Stage::unscaled && item.second.found_inf.empty(); });
   for (auto& item : progress_) item.second.outdated = true;
@@ -131,7 +131,7 @@ bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
 }
 
 void GradScaler::forget(const torch::optim::Optimizer& optimizer) {
-  // After a step that update has yet to hear of, what it found is still needed.
+  // After a step that update has not seen, what it found is still needed.
   const auto progress = progress_.find(&optimizer);
   if (progress != progress_.end() && progress->second.stage == Stage::unscaled) progress_.erase(progress);
 }

@@ -9,7 +9,7 @@ namespace accelerate {
 
 /// Where a loop over a prepared loader is.
 struct LoaderPosition {
-  /// The batch in hand is the last one.
+  /// The current batch is the last one.
   bool end_of_dataloader = false;
   /// How many samples of the last batch of all processes together are no repetition; 0: all, -1: not known.
   int64_t remainder = -1;

@@ -46,7 +46,7 @@ class AnyDataLoader {
   void set_epoch(int64_t epoch);
   int64_t iteration() const;
 
-  /// The batch in hand is the last one: of the newest pass over this loader, which must be a prepared one.
+  /// The current batch is the last one: of the newest pass over this loader, which must be a prepared one.
   bool end_of_dataloader() const;
   /// How many samples of the last batch of all processes together are no repetition; 0: all, -1: not known.
   int64_t remainder() const;
@@ -59,7 +59,7 @@ class AnyDataLoader {
   /// numbers that its order was drawn from. The state of the main process serves all.
   StateDict state_dict() const;
   /// The next pass resumes where that one was: the same batches follow, and none when the last one was out. It may have been one
-  /// among another number of processes; then the samples that were left are sharded anew. `skip_first_batches` replaces the
+  /// among another number of processes; then the remaining samples are sharded again. `skip_first_batches` replaces the
   /// position. UsageError, with nothing changed, when it was in the middle of a pass over data of another length or in another
   /// order, or the batches are of another size.
   void load_state_dict(const StateDict& state);

@@ -27,7 +27,7 @@ at::Generator sample_generator(const SampleSeed& seed, int64_t index);
 std::string sample_text(int64_t index);
 std::string samples_text(const Indices& indices);
 
-/// Everything in it can travel as an object.
+/// Everything in it can be sent as an object.
 template <class T, int Levels = kCollateLevels>
 constexpr bool sendable() {
   if constexpr (Levels == 0 || std::is_same_v<T, Value> || std::is_same_v<T, StateDict>) {
@@ -60,7 +60,7 @@ class BatchReader {
   virtual void set_epoch(int64_t epoch) = 0;
   /// The generator of an iterable dataset.
   virtual std::optional<at::Generator> generator() const { return std::nullopt; }
-  /// False when a pass must seed the generator with its epoch, since the dataset does not want to be told.
+  /// False when a pass must seed the generator with its epoch, since the dataset has no set_epoch.
   virtual bool takes_epoch() const = 0;
 
   /// Of a map-style dataset: the batch of the samples at `indices`, and one sample that is no batch.
@@ -73,7 +73,7 @@ class BatchReader {
 
   /// Of a batch: its tensors, to read or replace in place.
   virtual Leaves leaves(const ErasedBatch& batch) const = 0;
-  /// Whether it can travel as plain data, and as such.
+  /// Whether it can be sent as plain data, and as such.
   virtual bool sends() const = 0;
   virtual Value to_value(const ErasedBatch& batch) const = 0;
   virtual ErasedBatch from_value(const Value& value) const = 0;

@@ -42,7 +42,7 @@ constexpr bool tensors_only() {
   }
 }
 
-/// The type of a batch of T; none when nobody but the user can tell.
+/// The type of a batch of T; none when only the user knows.
 template <class T>
 struct Batched {};
 template <class T>
@@ -184,12 +184,12 @@ typename Batched<T>::type collate(std::vector<T> samples, const CollatePlace& pl
 
 }  // namespace detail
 
-/// Samples that can be joined without being told how: tensors, numbers, text, and tuples, pairs, vectors, arrays and maps of
+/// Samples that the default collation accepts: tensors, numbers, text, and tuples, pairs, vectors, arrays and maps of
 /// these; optionals and structs of tensors.
 template <class T>
 concept Collatable = detail::HasBatched<T>;
 
-/// Joins samples the way a DataLoader does when it is not told another one. Integers become int64. UsageError when there are
+/// Collates samples as a DataLoader does by default. Integers become int64. UsageError when there are
 /// none, or their tensors differ in shape.
 template <Collatable T>
 typename detail::Batched<T>::type default_collate(std::vector<T> samples) {

@@ -22,7 +22,7 @@ class LoaderIterator {
   LoaderIterator() = default;
   explicit LoaderIterator(std::shared_ptr<LoaderPass> pass) : pass_(std::move(pass)) { ++*this; }
 
-  /// The batch in hand, the user's to change or move from until the next step.
+  /// The current batch, which the user may change or move from until the next step.
   Batch& operator*() const { return *static_cast<Batch*>(batch_.get()); }
   Batch* operator->() const { return static_cast<Batch*>(batch_.get()); }
   LoaderIterator& operator++() {

@@ -36,7 +36,7 @@ ErasedBatch join_samples(const Collate& collate_fn, std::vector<Sample> samples,
   }
 }
 
-/// A sample that is handed out alone. Where batches are of another type it is made one and, by default, taken apart again.
+/// A sample that is handed out alone. Where batches are of another type it is made one and, by default, unpacked again.
 template <class Batch, class Sample, class Collate>
 ErasedBatch lone_sample(const Collate& collate_fn, Sample sample) {
   if constexpr (std::is_same_v<Batch, Sample>) {

@@ -27,7 +27,7 @@ struct is_vector<std::vector<T>> : std::true_type {};
 
 /// `gather`, without the samples that only even out the last batch: over a whole loop each sample counts once. Tensors and
 /// nested data are joined along the first dimension; a vector of anything else is gathered as a list of objects; the fields
-/// of a tuple or struct that has both are gathered each in its own way. To be called within the loop over a prepared loader.
+/// of a tuple or struct that has both are gathered each in its own way. Call it within the loop over a prepared loader.
 template <class T>
 T gather_for_metrics(const ProcessState& state, const ActiveLoaders& loaders, T data, const GatherForMetricsOptions& options = {},
                      std::source_location where = std::source_location::current()) {

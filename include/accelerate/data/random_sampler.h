@@ -77,7 +77,7 @@ class SeedableRandomSampler : public RandomSampler {
   explicit SeedableRandomSampler(int64_t length, const SeedableSamplerOptions& seeds = {}, RandomSamplerOptions options = {});
   explicit SeedableRandomSampler(DatasetLength length, const SeedableSamplerOptions& seeds = {},
                                  RandomSamplerOptions options = {});
-  /// Draws what the other one draws. A generator that it was given is seeded anew for each pass.
+  /// Draws what the other one draws. A generator that it was given is reseeded for each pass.
   explicit SeedableRandomSampler(const RandomSampler& other, const SeedableSamplerOptions& seeds = {});
   /// The next pass is this one. A pass that reaches its end advances the count.
   void set_epoch(int64_t epoch) override { *epoch_ = epoch; }

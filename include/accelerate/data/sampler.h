@@ -13,7 +13,7 @@ namespace accelerate {
 /// The positions of samples in a dataset.
 using Indices = std::vector<int64_t>;
 
-/// Tells how many samples there are. It is asked anew whenever a pass begins, as a dataset may have grown or shrunk since.
+/// Returns the number of samples. Called whenever a pass begins, as a dataset may have grown or shrunk since.
 using DatasetLength = std::function<int64_t()>;
 
 /// Gives the next one each time it is called, and nothing at the end.
@@ -39,12 +39,12 @@ class Sampler {
   virtual Source<Indices> runs(int64_t length);
   /// How many indices a pass has; nothing when that is not known.
   virtual std::optional<int64_t> size() const { return std::nullopt; }
-  /// Told before a pass which one it is, counted from 0.
+  /// Sets the number of the next pass, counted from 0.
   virtual void set_epoch(int64_t) {}
   /// The generator that decides the order, where there is one: processes are given that of the main process.
   virtual std::optional<at::Generator> generator() const { return std::nullopt; }
-  /// The same, for processes that are to draw alike: a sampler that took its numbers from torch's default generator gets one of
-  /// its own first, seeded from that. Nothing when the order is not drawn, or equal on all processes without help.
+  /// The same, for processes that must draw the same numbers: a sampler that took its numbers from torch's default generator gets
+  /// one of its own first, seeded from that. Nothing when the order is not drawn, or equal on all processes without help.
   virtual std::optional<at::Generator> own_generator() { return generator(); }
 };
 

@@ -100,7 +100,7 @@ void collect(T& data, Leaves& leaves) {
   }
 }
 
-/// A class, or a container of some, whose parts nobody can tell: tensors in it would silently be left behind.
+/// A class, or a container of some, whose members cannot be found: tensors in it would silently be left behind.
 template <class T>
 constexpr bool is_opaque() {
   if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, Value> || std::is_same_v<T, StateDict> || TextLike<T> ||
@@ -128,7 +128,7 @@ constexpr void expect_parts() {
 template <class T>
 Leaves leaves_of(T& data) {
   Leaves leaves;
-  // Refused where the user can be told the line.
+  // Refused where the error can name the user's line.
   if constexpr (!is_opaque<T>()) collect(data, leaves);
   return leaves;
 }

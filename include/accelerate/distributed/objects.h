@@ -6,7 +6,7 @@
 #include <tuple>
 #include <vector>
 
-/// Objects of the user's own types as Values and back: what travels when it is not a tensor.
+/// Objects of the user's own types as Values and back: what is sent when it is not a tensor.
 namespace accelerate {
 namespace detail {
 

@@ -39,7 +39,7 @@ class ProcessGroupHandle {
   std::shared_ptr<c10d::ProcessGroup> group_;
 };
 
-/// What a ProcessState can be told beside its environment.
+/// Options of a ProcessState beside its environment.
 struct ProcessStateOptions {
   /// Use the CPU although there is a GPU. The variable ACCELERATE_USE_CPU says the same.
   bool cpu = false;
@@ -66,12 +66,12 @@ class [[nodiscard]] FirstScope {
   std::string key_;
 };
 
-/// Who this process is among its peers, and how it reaches them. A value: copies share the same group, which ends with
+/// The rank of this process, and its process group. A value: copies share the same group, which ends with
 /// the last of them. Several may live in one process.
 class ProcessState {
  public:
   /// Reads the environment of the launcher and joins the group it describes; without one, a single process.
-  /// ConfigError names the variable that is wrong; DistributedError tells that the peers were not found.
+  /// ConfigError names the variable that is wrong; DistributedError when the peers were not found.
   explicit ProcessState(ProcessStateOptions options = {});
 
   int num_processes() const;

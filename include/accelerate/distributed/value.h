@@ -47,7 +47,7 @@ class StateDict {
 };
 
 /// Plain data of any shape: nothing, a truth value, a number, text, a tensor, or a list, tuple or dictionary of these.
-/// What travels between processes as an object and what a checkpoint holds beside weights.
+/// What is sent between processes as an object, and what a checkpoint holds beside weights.
 ///
 ///   Value batch = StateDict{{"name", "train"}, {"sizes", Value::List{1, 2, 3}}};
 ///   batch["name"].get<std::string>();

@@ -27,12 +27,12 @@ void check_choice(const std::string& what, const std::string& given, const std::
   if (choices.empty() || std::find(choices.begin(), choices.end(), given) != choices.end()) return;
   std::string list;
   for (const auto& choice : choices) list += (list.empty() ? "" : ", ") + choice;
-  throw UsageError(what + " is '" + given + "', which is none of: " + list + closest_hint(given, choices) + ".");
+  throw UsageError(what + " is '" + given + "'; expected one of: " + list + closest_hint(given, choices) + ".");
 }
 
 void check_operands(const CommandPage& page, const std::vector<std::string>& operands) {
   const size_t wanted = page.operands.empty() ? 0 : page.operand_count, most = page.most_operands();
-  if (operands.size() > most) throw UsageError("'" + operands[most] + "' is one argument too many; " + see_help(page));
+  if (operands.size() > most) throw UsageError("Unexpected argument '" + operands[most] + "'; " + see_help(page));
   if (operands.size() < wanted) throw UsageError("An argument is missing: " + page.operands + ".");
   if (!operands.empty()) check_choice("The argument", operands.front(), page.choices);
 }

@@ -9,7 +9,7 @@ namespace accelerate::detail::cli {
 
 struct CommandPage;
 
-/// What was given to a command other than launch, after its name. Its page says which of these it has.
+/// The arguments of a command other than launch. Its page says which of these it takes.
 struct Arguments {
   /// -h or --help was among them.
   bool help = false;
@@ -23,12 +23,12 @@ struct Arguments {
   std::vector<std::string> operands = {};
 };
 
-/// The member of Arguments that a flag sets; what is given last counts.
+/// The member of Arguments that a flag sets; the last occurrence wins.
 using ArgumentMember = std::variant<std::monostate, bool Arguments::*, std::optional<std::string> Arguments::*,
                                     std::vector<std::string> Arguments::*>;
 
-/// Reads `given` as `page` has it: flags in both spellings, `--flag value` or `--flag=value`. UsageError names what it does not
-/// know, with the closest of what it does, and values or operands that are missing, too many or none of the choices.
+/// Parses `given` as `page` describes: flags in both spellings, `--flag value` or `--flag=value`. UsageError names an unknown
+/// flag with the closest known one, and values or operands that are missing, superfluous or not among the choices.
 Arguments parse_arguments(const CommandPage& page, const std::vector<std::string>& given);
 
 }  // namespace accelerate::detail::cli

@@ -12,7 +12,7 @@ std::string joined(const std::vector<std::string>& words, const std::string& bet
   return text;
 }
 
-// What a shell variable is to hold for a word that is offered so.
+// The shell assignments for a word that is completed this way.
 std::string bash_offer(Offer offer, const std::vector<std::string>& choices) {
   switch (offer) {
     case Offer::files:
@@ -29,7 +29,7 @@ std::string bash_offer(Offer offer, const std::vector<std::string>& choices) {
   return "offer=nothing";
 }
 
-// Branches of a case: what follows a flag. Flags that are offered the same share a branch.
+// Branches of a case: how a flag's value is completed. Flags that complete alike share a branch.
 std::string bash_values(const std::vector<CommandPage>& pages) {
   std::map<std::string, std::vector<std::string>> flags;
   for (const auto& page : pages) {

@@ -4,7 +4,7 @@
 
 namespace accelerate::detail::cli {
 
-// CMake gives the names in capitals to this file alone: what they hold differs from tree to tree, and nothing else should.
+// CMake defines these macros for this file alone: their values differ between build trees, and nothing else should.
 BuildFacts build_facts() {
   return {.compiler = ACCELERATE_COMPILER,
           .torch_version = ACCELERATE_TORCH_VERSION,

@@ -4,7 +4,7 @@
 
 namespace accelerate::detail::cli {
 
-/// What was decided when this program was built.
+/// Facts about this build.
 struct BuildFacts {
   std::string compiler;
   /// Empty: built without LibTorch.
@@ -13,13 +13,13 @@ struct BuildFacts {
   std::string torch_folder;
   bool torch_has_cuda;
   bool has_nccl;
-  /// From the folder of this executable to the one of the programs that it starts.
+  /// Relative path from the folder of this executable to that of its helper programs.
   std::string helper_folder;
 };
 
 BuildFacts build_facts();
 
-/// The file that this program was started from, with links followed.
+/// The path of this executable, with symlinks resolved.
 std::string own_executable();
 
 }  // namespace accelerate::detail::cli

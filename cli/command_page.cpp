@@ -23,11 +23,11 @@ FlagPage json_flag() { return {{"json", FlagKind::on, "write JSON for programs i
 CommandPage launch_page() {
   CommandPage page{
       .name = "launch",
-      .summary = "start a program on one or more processes",
-      .description = {"Starts a program on one or more processes, and tells each of them its place. A program is an "
+      .summary = "launch a program in one or more processes",
+      .description = {"Launches a program in one or more processes, each with its rank in the environment. A program is an "
                       "executable, a script with #!, or NAME.py, which python3 runs.",
-                      "What is not given on the line is taken from the config file. Everything behind the name of the "
-                      "program is passed on to it untouched."},
+                      "Settings that are not on the command line come from the config file. Everything after the "
+                      "program's name is passed to the program unchanged."},
       .has_help_all = true,
       .operands = "program [arguments of the program]",
       .offer = Offer::programs};
@@ -41,12 +41,12 @@ CommandPage launch_page() {
 }
 
 std::vector<CommandPage> config_pages() {
-  const char* where = "the file to write (default: the one that `accelerate launch` reads by itself)";
+  const char* where = "config file to write (default: the one that `accelerate launch` reads by default)";
   return {
       {.name = "config",
-       .summary = "answer questions about your machines once, for every launch",
-       .description = {"Asks how this machine is to be used and stores the answers in a file that `accelerate launch` reads.",
-                       "That file is $HF_HOME/accelerate/default_config.yaml, or, without HF_HOME, "
+       .summary = "answer questions about your setup and save a config file",
+       .description = {"Asks about your training setup and saves the answers in a config file that `accelerate launch` reads.",
+                       "The default config file is $HF_HOME/accelerate/default_config.yaml, or, without HF_HOME, "
                        "huggingface/accelerate/default_config.yaml in $XDG_CACHE_HOME or ~/.cache."},
        .flags = {config_file_flag(where)},
        .operands = "[default | update]",
@@ -54,46 +54,46 @@ std::vector<CommandPage> config_pages() {
        .offer = Offer::choices,
        .choices = {"default", "update"}},
       {.name = "config default",
-       .summary = "store a configuration for this machine without asking",
-       .description = {"Writes a configuration that fits this machine. A file that is there already is left as it is."},
+       .summary = "write a config file for this machine without asking",
+       .description = {"Writes a config file that fits this machine. An existing file is not overwritten."},
        .flags = {config_file_flag(where),
                  {{.name = "mixed_precision",
                    .kind = FlagKind::text,
-                   .help = "precision of the computations",
+                   .help = "mixed-precision mode",
                    .choices = "no fp16 bf16",
                    .value_name = "PRECISION"},
                   &Arguments::mixed_precision}}},
       {.name = "config update",
-       .summary = "bring a stored configuration up to date",
-       .description = {"Reads a configuration, fills in the keys that newer versions have, and stores it again."},
-       .flags = {config_file_flag("the file to bring up to date (default: the one that `accelerate launch` reads by itself)")}}};
+       .summary = "update a config file to this version",
+       .description = {"Reads a config file, adds the keys that newer versions introduced, and writes it back."},
+       .flags = {config_file_flag("config file to update (default: the one that `accelerate launch` reads by default)")}}};
 }
 
 CommandPage test_page() {
-  return {
-      .name = "test",
-      .summary = "check that this machine and its configuration work",
-      .description = {"Launches a test program under the current configuration. It checks ranks, collectives between processes, "
-                      "sharing out data, random numbers, precision, that training on all processes gives what a single one "
-                      "gives, and that checkpoints bring a run back. It says what it checks, and ends with a line that says so, "
-                      "or with the check that failed."},
-      .flags = {config_file_flag("the configuration to test (default: the one that `accelerate launch` reads by itself)")}};
+  return {.name = "test",
+          .summary = "check that this machine and its configuration work",
+          .description =
+              {"Launches a test program with the current configuration. It checks ranks, collectives, data sharding, random "
+               "number generators, mixed precision, that distributed training matches a single process, and that a "
+               "run resumes from a checkpoint. It prints each check, and in the end whether all passed or which one "
+               "failed."},
+          .flags = {config_file_flag("config file to test (default: the one that `accelerate launch` reads by default)")}};
 }
 
 CommandPage env_page() {
   return {
       .name = "env",
-      .summary = "print what a bug report should say about this machine",
-      .description = {"Prints versions, platform, processors, memory, GPUs, driver, backends, the LibTorch that this was built "
+      .summary = "print the environment information for a bug report",
+      .description = {"Prints versions, platform, CPUs, memory, GPUs, driver, backends, the LibTorch that accelerate was built "
                       "with, and the configuration."},
-      .flags = {config_file_flag("the configuration to print (default: the one that `accelerate launch` reads by itself)")}};
+      .flags = {config_file_flag("config file to print (default: the one that `accelerate launch` reads by default)")}};
 }
 
 CommandPage inspect_page() {
   return {.name = "inspect",
-          .summary = "tell what a file of weights, or a checkpoint, holds",
-          .description = {"Tells what a file of weights or states, or a folder of them, holds: safetensors files, files of "
-                          "torch.save, checkpoints. Needs neither Python nor torch, and runs nothing of what it reads."},
+          .summary = "list the contents of a weights file or a checkpoint",
+          .description = {"Lists the tensors and values in a safetensors file, a torch.save file, or a folder of them such as a "
+                          "checkpoint. Needs neither Python nor torch, and never runs code from a file."},
           .flags = {json_flag()},
           .operands = "FILE | FOLDER",
           .offer = Offer::files};
@@ -103,7 +103,7 @@ FlagPage dtypes_flag() {
   static const std::string dtypes = fmt::format("{}", fmt::join(estimated_dtypes(), " "));
   return {{.name = "dtypes",
            .kind = FlagKind::words,
-           .help = "those to tell about, one or more (also bf16, fp16, half, fp32, float); by default all but bfloat16",
+           .help = "dtypes to estimate, one or more (also bf16, fp16, half, fp32, float; default: all but bfloat16)",
            .choices = dtypes.c_str(),
            .value_name = "DTYPE",
            .other_names = other_dtype_names},
@@ -112,12 +112,12 @@ FlagPage dtypes_flag() {
 
 CommandPage estimate_memory_page() {
   return {.name = "estimate-memory",
-          .summary = "tell how much memory a model needs",
+          .summary = "estimate how much memory a model needs",
           .description =
-              {"Tells how much memory a model needs to be loaded and to be trained: its largest layer, all of its weights, and "
-               "training with Adam. Reads the headers of its files and nothing else: a folder, a file of weights, the index "
-               "of shards, a config.json beside them, or the name of a model that was downloaded from the hub.",
-               "A layer is a module without modules in it, or one block of a numbered list."},
+              {"Estimates how much memory a model needs for loading and training: its largest layer, all of its weights, and "
+               "training with Adam. Reads only the headers of its files. MODEL is a folder, a weights file, an index of shards, "
+               "a config.json next to them, or the name of a model that was downloaded from the hub.",
+               "A layer is a module without submodules, or one block of a numbered list."},
           .flags = {dtypes_flag(), json_flag()},
           .operands = "MODEL",
           .offer = Offer::files};
@@ -125,13 +125,13 @@ CommandPage estimate_memory_page() {
 
 CommandPage merge_weights_page() {
   return {.name = "merge-weights",
-          .summary = "make one file of a folder of shards",
-          .description = {"Makes one file of the weights in a folder: shards with an index, or what FSDP saved as "
-                          "SHARDED_STATE_DICT. OUT is a folder for model.safetensors (or pytorch_model.bin), or a name that "
-                          "ends so."},
+          .summary = "merge sharded weights into one file",
+          .description = {"Merges the weights in a folder into one file: shards with an index, or an FSDP checkpoint of type "
+                          "SHARDED_STATE_DICT. OUT is a folder for model.safetensors (or pytorch_model.bin), or a file name "
+                          "that ends in .safetensors (or .bin)."},
           .flags = {{{"unsafe_serialization", FlagKind::on, "write a torch file instead of safetensors"},
                      &Arguments::unsafe_serialization},
-                    {{"remove_checkpoint_dir", FlagKind::on, "remove the folder once the new file is durable"},
+                    {{"remove_checkpoint_dir", FlagKind::on, "remove the folder once the merged file is durable"},
                      &Arguments::remove_checkpoint_dir}},
           .operands = "FOLDER OUT",
           .operand_count = 2,
@@ -140,11 +140,10 @@ CommandPage merge_weights_page() {
 
 CommandPage completion_page() {
   return {.name = "completion",
-          .summary = "print a script that lets a shell complete commands and flags",
+          .summary = "print a shell completion script",
           .description =
-              {"For bash: eval \"$(accelerate completion bash)\", in ~/.bashrc to have it always. For zsh: write the script to "
-               "a file named _accelerate in a folder of $fpath. An installed tree has both where shells look by "
-               "themselves."},
+              {"For bash: add eval \"$(accelerate completion bash)\" to ~/.bashrc. For zsh: write the script to a file named "
+               "_accelerate in a folder of $fpath. `make install` installs both where shells find them."},
           .operands = "bash | zsh",
           .offer = Offer::choices,
           .choices = {"bash", "zsh"}};
@@ -152,7 +151,7 @@ CommandPage completion_page() {
 
 std::string blanks(size_t columns) { return std::string(columns, ' '); }
 
-// `text` from column kHelpColumn on, behind `line`.
+// `text` from column kHelpColumn on, after `line`.
 std::string explained(std::string line, const std::string& text) {
   line += line.size() + 2 > kHelpColumn ? "\n" + blanks(kHelpColumn) : blanks(kHelpColumn - line.size());
   size_t column = kHelpColumn;

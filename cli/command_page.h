@@ -9,7 +9,7 @@
 
 namespace accelerate::detail::cli {
 
-/// What a shell offers where a word is expected.
+/// What shell completion offers where a word is expected.
 enum class Offer { nothing, files, folders, choices, programs };
 
 /// A flag of a command.
@@ -18,37 +18,37 @@ struct FlagPage : Flag {
   /// The section of the help that it is shown in; empty: that of the command's only section.
   std::string group = {};
 
-  /// The name of the value that follows, as "FILE"; empty: none follows.
+  /// The placeholder of its value, such as "FILE"; empty when it takes none.
   std::string value() const;
-  /// What a shell offers for that value,
+  /// What shell completion offers for that value,
   Offer offer() const;
-  /// and the values there are, where that is all.
+  /// and the fixed list of values, if there is one.
   std::vector<std::string> offered() const;
 };
 
-/// All that help, completion and manual say of a command. They are made of these alone, so they never disagree.
+/// A command as `--help`, completion and the man page describe it. All three are generated from this, so they never disagree.
 struct CommandPage {
-  /// "launch", or "config default" for a command below another.
+  /// "launch", or "config default" for a subcommand.
   std::string name;
-  /// Half a line for lists of commands.
+  /// Half a line, for the list of commands.
   std::string summary;
   /// Paragraphs, each a line of any length.
   std::vector<std::string> description;
   std::vector<FlagPage> flags = {};
   /// What `--help` leaves out is shown by `--help-all`.
   bool has_help_all = false;
-  /// What stands behind the flags in the usage; empty: nothing does.
+  /// What follows the flags in the usage line; may be empty.
   std::string operands = {};
-  /// How many are needed, where there are any. 0: one may be given.
+  /// How many operands are required, if there are any. 0: one optional operand.
   size_t operand_count = 1;
   Offer offer = Offer::nothing;
   std::vector<std::string> choices = {};
 
-  /// How many may be given.
+  /// The largest number of operands.
   size_t most_operands() const { return operands.empty() ? 0 : std::max<size_t>(operand_count, 1); }
 };
 
-/// Every command, those below another behind it.
+/// Every command, each followed by its subcommands.
 std::vector<CommandPage> command_pages();
 
 /// The page of the command `name`, which must be one of them.

@@ -36,7 +36,7 @@ std::unique_ptr<Asker> make_asker() {
 
 int ask_questions(const Arguments& given) {
   const std::string path = path_of(given);
-  check_config_target(path);  // before anybody answers twenty questions for nothing
+  check_config_target(path);  // before the user answers twenty questions in vain
   const Config config = ask_for_config(*make_asker(), path);
   write_config(config, path);
   std::printf("The configuration is saved in %s.\n", escaped(path).c_str());
@@ -47,8 +47,9 @@ int write_default(const Arguments& given) {
   const std::string path = path_of(given);
   std::error_code problem;
   if (std::filesystem::exists(path, problem)) {
-    std::printf("%s exists already and is left as it is. Run `accelerate config`, or name another file with --config_file.\n",
-                escaped(path).c_str());
+    std::printf(
+        "%s already exists and was not overwritten. Run `accelerate config`, or choose another file with --config_file.\n",
+        escaped(path).c_str());
     return 0;
   }
   PortReservation port;
@@ -83,7 +84,7 @@ constexpr std::array kConfigCommands = {ConfigCommand{"config", ask_questions}, 
 
 int run_config_command(std::vector<std::string> arguments) {
   std::string name = "config";
-  // A word that is no command stays, and is refused as an argument of the first one.
+  // An unknown word stays and is rejected as an argument of `config`.
   for (const auto& command : kConfigCommands) {
     if (!arguments.empty() && command.name == "config " + arguments.front()) name = command.name;
   }

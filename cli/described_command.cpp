@@ -25,7 +25,7 @@ int run_described(const std::string& command, const std::vector<std::string>& gi
       std::fputs(as_called(help_text(page) + more_help).c_str(), stdout);
       return 0;
     }
-    exit_code = 1;  // from here on it is not the line that is wrong
+    exit_code = 1;  // from here on the command line itself is valid
     return run(arguments);
   } catch (const Error& error) {
     tell_problem("accelerate " + command, error.what());

@@ -20,12 +20,12 @@ std::string known(const std::string& text) { return text.empty() ? "unknown" : t
 std::string gigabytes(const std::optional<double>& memory) { return memory ? fmt::format("{:.2f} GB", *memory) : "unknown"; }
 
 std::string torch_text(const BuildFacts& build) {
-  if (build.torch_version.empty()) return "none, built without";
+  if (build.torch_version.empty()) return "none (built without LibTorch)";
   const bool there = std::filesystem::exists(std::filesystem::path(build.torch_folder) / "lib" / "libtorch.so");
   return fmt::format("{} ({} {})", build.torch_version, there ? "in" : "no longer in", build.torch_folder);
 }
 
-// Wheels of LibTorch have NCCL in a package beside them.
+// torch wheels have NCCL in a separate package next to them.
 std::string nccl_text(const BuildFacts& build) {
   if (!build.has_nccl) return "not built";
   const auto beside = std::filesystem::path(build.torch_folder).parent_path() / "nvidia" / "nccl" / "lib" / "libnccl.so.2";
@@ -37,7 +37,7 @@ std::string nccl_text(const BuildFacts& build) {
 }
 
 std::string cpu_text(const SystemReport& system) {
-  return fmt::format("{} ({} cores, {} processors may be used)", known(system.cpu),
+  return fmt::format("{} ({} cores, {} usable logical CPUs)", known(system.cpu),
                      system.physical_cores > 0 ? std::to_string(system.physical_cores) : "unknown", system.usable_processors);
 }
 
@@ -54,7 +54,7 @@ void print_gpus(const GpuReports& report) {
                                                 : report.driver + (report.cuda.empty() ? "" : ", for CUDA up to " + report.cuda));
 }
 
-// As Python prints a value inside of a dictionary; a text of its own has no quotes.
+// As Python prints a value inside a dictionary; a top-level string has no quotes.
 std::string python_text(const nlohmann::json& value) {
   if (value.is_null()) return "None";
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
@@ -68,7 +68,7 @@ std::string python_text(const nlohmann::json& value) {
   return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// The keys that have a value, in the order of Python's.
+// The keys that have a value, in Python's order.
 void print_config(const Config& config) {
   for (const auto& key : keys_of(config)) {
     const auto value = config.fields.value(std::string(key.name), nlohmann::json());
@@ -101,10 +101,10 @@ int run_env_command(std::vector<std::string> arguments) {
     const auto wanted = given.config_file;
     const std::string path = wanted.value_or(default_config_path(process_environment));
     std::error_code ignored;
-    // Read first: a configuration that was asked for and cannot be had is an error, not the end of a report.
+    // Read first: a requested config file that cannot be read must fail before the report begins.
     std::optional<Config> config;
     if (wanted || std::filesystem::exists(path, ignored)) config = read_config(path);
-    fmt::print("\nPaste what follows into your bug report:\n\n");
+    fmt::print("\nCopy and paste the text below into your bug report:\n\n");
     print_facts();
     fmt::print("- `Accelerate` {}:\n", wanted ? "config passed" : "default config");
     if (!config) fmt::print("\tNot found\n");

@@ -8,7 +8,7 @@
 namespace accelerate::detail::cli {
 namespace {
 
-/// Thrown when nobody reads any more: `accelerate inspect ... | head` is no failure.
+/// Thrown when the reader has closed the pipe: `accelerate inspect ... | head` is not a failure.
 struct NobodyReads {};
 
 void write_to_stdout(std::string_view text) {
@@ -24,7 +24,7 @@ int inspect_given(const Arguments& given) {
   } catch (const NobodyReads&) {
     return 1;
   } catch (const Error&) {
-    std::fflush(stdout);  // before what went wrong
+    std::fflush(stdout);  // before the error message
     throw;
   }
 }

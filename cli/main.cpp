@@ -33,7 +33,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"manual", run_manual_command},
 };
 
-// The commands that are one word, as help lists them.
+// The commands of one word, which --help lists.
 std::vector<CommandPage> listed_commands() {
   std::vector<CommandPage> listed;
   for (auto& page : command_pages()) {
@@ -62,7 +62,7 @@ int refuse_command(const std::string& name) {
 int run(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
     print_help(stdout);
-    return 1;  // as Python's command line has it
+    return 1;  // as Python's command line does
   }
   const std::string& name = arguments.front();
   if (name == "--version") return std::printf("accelerate %s (C++)\n", version()) < 0;
@@ -85,7 +85,7 @@ std::vector<std::string> arguments_of(int argc, char** argv) {
   return arguments;
 }
 
-// A program that was started without one of stdin, stdout and stderr would get some other file of its own in that place.
+// If stdin, stdout or stderr is closed, the next file this program opens would take its descriptor.
 void open_missing_streams() {
   int opened = 0;
   while (opened >= 0 && opened <= STDERR_FILENO) opened = ::open("/dev/null", O_RDWR);

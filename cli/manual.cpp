@@ -12,7 +12,7 @@
 namespace accelerate::detail::cli {
 namespace {
 
-// Text that roff prints as it is: a hyphen that can be copied, no escapes, and no line that would be a request.
+// Text that roff prints literally: hyphens that can be copied, no escapes, and no line that would be a request.
 std::string roff(const std::string& text) {
   std::string quoted;
   for (const char character : text) {
@@ -91,16 +91,17 @@ std::string command_manual(const std::vector<CommandPage>& pages, const CommandP
     }
   }
   text +=
-      ".SH EXIT STATUS\n0 on success, 2 for a command line that cannot be understood, 1 or that of the first process that failed "
-      "otherwise.\n";
+      ".SH EXIT STATUS\n0 on success, 2 for an invalid command line, otherwise 1 or the exit status of the first process that "
+      "failed.\n";
   return text + ".SH SEE ALSO\n.BR accelerate (1)\n";
 }
 
 std::string overview(const std::vector<CommandPage>& pages) {
-  std::string text = head("accelerate", "train with LibTorch on any number of processes and machines") + ".SH SYNOPSIS\n" +
-                     bold("accelerate") + " " + italic("command") + " [" + italic("arguments") + "]\n.SH DESCRIPTION\n" +
-                     "Configures, starts and checks programs that train on one or more processes. Each command has a manual page "
-                     "of its own.\n.SH COMMANDS\n";
+  std::string text =
+      head("accelerate", "train with LibTorch on any number of processes and nodes") + ".SH SYNOPSIS\n" + bold("accelerate") +
+      " " + italic("command") + " [" + italic("arguments") + "]\n.SH DESCRIPTION\n" +
+      "Configures, launches and checks programs that train in one or more processes. Each command has its own manual "
+      "page.\n.SH COMMANDS\n";
   std::string others;
   for (const auto& page : pages) {
     text += ".TP\n" + bold(page.name) + "\n" + roff(page.summary) + "\n";
@@ -108,7 +109,7 @@ std::string overview(const std::vector<CommandPage>& pages) {
       others += (others.empty() ? "" : ",\n") + (".BR accelerate\\-" + page.name) + " (1)";
   }
   text += ".SH OPTIONS\n.TP\n" + bold("-h") + ", " + bold("--help") +
-          "\nshow a summary; behind a command, that of the command\n.TP\n" + bold("--version") + "\nshow the version\n";
+          "\nshow help; after a command, help on that command\n.TP\n" + bold("--version") + "\nshow the version\n";
   return text + ".SH SEE ALSO\n" + others + "\n";
 }
 

@@ -17,7 +17,7 @@ int merge_given(const Arguments& given) {
     std::printf("%s: %llu tensors, %llu bytes\n", escaped(result.file.string()).c_str(),
                 static_cast<unsigned long long>(result.tensors), static_cast<unsigned long long>(result.bytes));
     for (const auto& name : result.left_out) {
-      std::printf("left out: %s, which is another tensor under a second name\n", escaped(name).c_str());
+      std::printf("left out: %s, an alias of another tensor\n", escaped(name).c_str());
     }
     return 0;
   } catch (const UsageError& error) {

@@ -24,7 +24,7 @@ std::string find_test_program() {
         "This command line was built without LibTorch, so it has no test program. Build it with ACCELERATE_WITH_TORCH=ON.");
   }
   const bool exists = ::access(program.c_str(), F_OK) == 0;
-  throw Error("The test program " + program + (exists ? " may not be executed" : " is not there") +
+  throw Error("The test program " + program + (exists ? " is not executable" : " does not exist") +
               ". Build the target accelerate_self_test, or install accelerate again.");
 }
 
@@ -36,7 +36,7 @@ void say_configuration(const std::optional<std::string>& config_file) {
   } else if (std::filesystem::exists(stored, ignored)) {
     std::printf("Configuration: %s\n", escaped(stored).c_str());
   } else {
-    std::printf("Configuration: none is stored (`accelerate config` makes one), so it is what suits this machine\n");
+    std::printf("Configuration: defaults for this machine (no config file; `accelerate config` writes one)\n");
   }
   std::fflush(stdout);  // before the processes write
 }
@@ -55,7 +55,7 @@ int run_test_command(std::vector<std::string> arguments) {
     if (exit_code == 0) {
       std::puts(kSuccess);
     } else {
-      std::fprintf(stderr, "accelerate test: it failed with exit code %d; what is wrong is said above.\n", exit_code);
+      std::fprintf(stderr, "accelerate test: failed with exit code %d; see the messages above.\n", exit_code);
     }
     return exit_code;
   });

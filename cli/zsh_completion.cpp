@@ -29,7 +29,7 @@ std::string zsh_action(Offer offer, const std::vector<std::string>& choices) {
 std::string zsh_flag(const FlagPage& flag) {
   const std::string explanation = "[" + zsh_quoted(flag.help) + "]";
   const std::string value = flag.takes_value() ? ":" + flag.value() + ":" + zsh_action(flag.offer(), flag.offered()) : "";
-  // "*" lets a flag come again: what is given last counts.
+  // "*" allows a flag to be repeated: the last occurrence wins.
   std::string text = std::string("    '*--") + flag.name + (value.empty() ? "" : "=") + explanation + value + "'";
   if (flag.letter != 0) text += " \\\n    '*-" + std::string(1, flag.letter) + explanation + value + "'";
   return text;
@@ -41,7 +41,7 @@ std::string zsh_function(const std::string& command) {
   return name;
 }
 
-// The commands below `page`, by the word that is added for them.
+// The subcommands of `page`, by their last word.
 std::vector<const CommandPage*> below(const CommandPage& page, const std::vector<CommandPage>& pages) {
   std::vector<const CommandPage*> found;
   for (const auto& other : pages) {
@@ -57,7 +57,7 @@ std::string zsh_command(const CommandPage& page, const std::vector<CommandPage>&
     text +=
         "  if [[ $words[2] == " + word + " ]]; then shift words; ((CURRENT--)); " + zsh_function(other->name) + "; return; fi\n";
   }
-  // -A: what comes behind the name of a program is no flag of ours.
+  // -A: what follows the program's name is not a flag of ours.
   text += std::string("  _arguments ") + (page.offer == Offer::programs ? "-A '-*' " : "") +
           "\\\n    '(-h --help)'{-h,--help}'[show help]'";
   if (page.has_help_all) text += " \\\n    '--help-all[show help on every flag]'";

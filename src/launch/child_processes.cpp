@@ -17,7 +17,7 @@ namespace {
 pid_t parent_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text;
-  std::getline(file, text, '\0');  // unlike reading by iterator, this does not throw when the process goes away meanwhile
+  std::getline(file, text, '\0');  // unlike reading by iterator, this does not throw when the process exits meanwhile
   // "pid (name) state parent ...", and a name may hold anything.
   const auto name_end = text.rfind(')');
   int parent = 0;
@@ -25,8 +25,8 @@ pid_t parent_of(const std::string& pid) {
   return parent;
 }
 
-// What the kernel itself keeps as the children of each thread of `parent`; nothing where it is built without these files.
-// Quick, and complete even when children make others and end at once: whoever becomes a child is put at the end of the list.
+// The kernel's own list of the children of each thread of `parent`; nothing if the kernel is built without these files.
+// Fast, and complete even while children fork and exit: a new child is appended to the list.
 std::optional<std::set<pid_t>> read_children(pid_t parent) {
   std::set<pid_t> children;
   std::error_code problem;
@@ -45,7 +45,7 @@ std::set<pid_t> list_children(pid_t parent) {
   if (auto listed = read_children(parent)) return *listed;
   std::set<pid_t> children;
   siginfo_t ignored = {};
-  // The usual case at the start of a launch, and cheaper than a look at every process of the machine.
+  // The usual case at the start of a launch, and cheaper than scanning all of /proc.
   if (parent == ::getpid() && ::waitid(P_ALL, 0, &ignored, WEXITED | WNOHANG | WNOWAIT) != 0) return children;
   std::error_code problem;
   for (std::filesystem::directory_iterator entry("/proc", problem), end; !problem && entry != end; entry.increment(problem)) {

@@ -6,7 +6,7 @@
 
 namespace accelerate::detail {
 
-/// The children of a process, orphans that it adopted among them, and those that have ended but were not waited for.
+/// The children of a process, including adopted orphans and zombies.
 std::set<pid_t> list_children(pid_t parent);
 
 }  // namespace accelerate::detail

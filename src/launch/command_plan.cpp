@@ -23,10 +23,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// The launchers of Python Accelerate; which one it is decides what the workers are told.
+/// The launchers of Python Accelerate; they differ in the environment of their workers.
 enum class Launcher { simple, multi_gpu, deepspeed, tpu };
 
-/// A flag that says what to run on.
+/// A flag that selects the hardware or the training paradigm.
 struct Choice {
   const char* flag;
   bool LaunchSettings::*member;
@@ -74,14 +74,14 @@ Launcher launcher_for(const LaunchSettings& merged, const Json* config, const Ma
   if (merged.use_deepspeed) return Launcher::deepspeed;
   if (merged.use_fsdp || merged.use_megatron_lm || merged.multi_gpu) return Launcher::multi_gpu;
   if (merged.tpu) return Launcher::tpu;
-  // Without a config file, several processes where there are several GPUs are meant for them.
+  // Without a config file, several processes on a machine with several GPUs mean multi-GPU.
   const bool several = merged.num_processes.value_or(machine.gpus) > 1;
   return config == nullptr && several && machine.gpus > 1 ? Launcher::multi_gpu : Launcher::simple;
 }
 
 std::string who_asks_for_gpus(const LaunchArguments& merged) {
   return merged.gave(&LaunchSettings::multi_gpu) ? "--multi_gpu is given"
-                                                 : "distributed_type in the config file asks for several GPUs";
+                                                 : "distributed_type in the config file is a multi-GPU type";
 }
 
 /// The GPUs that were chosen, or nothing when all are.
@@ -93,17 +93,17 @@ void check_gpus(const LaunchArguments& arguments, const MachineFacts& machine) {
   const LaunchSettings& merged = arguments.settings;
   const auto ids = chosen_gpus(merged);
   if (merged.multi_gpu && merged.num_machines.value_or(1) <= 1 && ids && gpus_in(*ids).size() < 2) {
-    throw UsageError(
-        fmt::format("--gpu_ids is '{}', and several GPUs are to be used (--multi_gpu, or distributed_type in the config "
-                    "file): name at least two, or all.",
-                    *ids));
+    throw UsageError(fmt::format(
+        "--gpu_ids is '{}', but the launch is multi-GPU (--multi_gpu, or distributed_type in the config file): give at "
+        "least two GPUs, or all.",
+        *ids));
   }
   if (merged.multi_gpu && !merged.num_processes && machine.gpus == 0) {
-    throw UsageError(fmt::format("{}, and no CUDA GPU was found on this machine: use --cpu, or give --num_processes.",
+    throw UsageError(fmt::format("{}, but no CUDA GPU was found on this machine: use --cpu, or give --num_processes.",
                                  who_asks_for_gpus(arguments)));
   }
   if (arguments.gave(&LaunchSettings::mixed_precision) && merged.mixed_precision == "bf16" && !machine.bf16 && !machine.tpu) {
-    throw UsageError("--mixed_precision is 'bf16', and the GPUs of this machine do not calculate in it: choose no or fp16.");
+    throw UsageError("--mixed_precision is 'bf16', but the GPUs of this machine do not support it: choose no or fp16.");
   }
 }
 
@@ -128,7 +128,7 @@ LaunchOptions options_of(const LaunchSettings& merged, Launcher launcher, const 
   options.quiet = merged.quiet;
   options.command = merged.command;
   options.place_lone_process = launcher != Launcher::simple;
-  // As in Python, a config file that does not say use_cpu keeps the cores from being shared out.
+  // As in Python, a config file without use_cpu keeps the cores from being divided among the processes.
   if (options.cpu && !merged.use_cpu && !options.num_cpu_threads_per_process) {
     options.num_cpu_threads_per_process = std::max(1, integer_from(environment, {"OMP_NUM_THREADS"}).value_or(1));
   }
@@ -155,9 +155,8 @@ Variables variables_for(const LaunchSettings& merged, Launcher launcher, const E
   if (merged.mixed_precision == "fp8") {
     if (!machine.has_fp8()) {
       throw UsageError(
-          "mixed_precision is fp8, which is what a Python package does (TransformerEngine, torchao or MS-AMP), and this "
-          "machine's "
-          "python3 has none of them: install one, or choose no, fp16 or bf16.");
+          "mixed_precision is fp8, which needs a Python package (TransformerEngine, torchao or MS-AMP), but python3 on this "
+          "machine has none of them: install one, or choose no, fp16 or bf16.");
     }
     variables.merge(fp8_variables(merged));
   }
@@ -169,7 +168,7 @@ Variables variables_for(const LaunchSettings& merged, Launcher launcher, const E
   return variables;
 }
 
-// Settings that only Python programs understand, each with the reason: without effect on others, or refused by our Accelerator.
+// Settings for Python programs, each with the reason: they have no effect on C++ programs, or our Accelerator rejects them.
 struct PythonSettings {
   std::vector<std::string> idle, refused;
 };
@@ -200,33 +199,34 @@ void add_notes(LaunchPlan& plan, const LaunchArguments& arguments, Launcher laun
     if (!settings.idle.empty())
       plan.notes.push_back(fmt::format("{} has no effect on C++ programs.", fmt::join(settings.idle, ", ")));
     if (!settings.refused.empty())
-      plan.notes.push_back(fmt::format("{} is refused by the Accelerator of a C++ program.", fmt::join(settings.refused, ", ")));
+      plan.notes.push_back(fmt::format("{} is not supported by C++ programs: their Accelerator throws an error.",
+                                       fmt::join(settings.refused, ", ")));
   }
   const bool in_file = config != nullptr && config->value("distributed_type", Json()) == "MULTI_GPU";
   if (merged.multi_gpu && (in_file || arguments.gave(&LaunchSettings::multi_gpu)) && machine.gpus == 0) {
-    plan.notes.push_back(
-        fmt::format("{}, and no CUDA GPU was found in /proc/driver/nvidia and /dev: a program that finds none either runs on the "
-                    "CPU, as with --cpu.",
-                    who_asks_for_gpus(arguments)));
+    plan.notes.push_back(fmt::format(
+        "{}, but no CUDA GPU was found in /proc/driver/nvidia or /dev: a program that finds none either falls back to "
+        "the CPU.",
+        who_asks_for_gpus(arguments)));
   }
   for (const auto member : {&LaunchSettings::aws_access_key_id, &LaunchSettings::aws_secret_access_key}) {
     if (arguments.gave(member))
-      plan.notes.push_back(fmt::format("--{} has no effect: no SageMaker job is started.", key_of(member)));
+      plan.notes.push_back(fmt::format("--{} has no effect: SageMaker jobs are not supported.", key_of(member)));
   }
   if (merged.mpirun_hostfile && launcher != Launcher::simple) {
-    plan.notes.emplace_back("mpirun_hostfile has no effect: MPI starts CPU processes alone.");
+    plan.notes.emplace_back("mpirun_hostfile has no effect: MPI launches are for CPU training only.");
   }
   if (arguments.gave(&LaunchSettings::rdzv_backend) && merged.rdzv_backend != "static") {
     plan.notes.push_back(
-        fmt::format("--rdzv_backend {} is taken as static: the processes meet at --main_process_ip.", merged.rdzv_backend));
+        fmt::format("--rdzv_backend {} is treated as static: the rendezvous is at --main_process_ip.", merged.rdzv_backend));
   }
   if (config == nullptr && launcher == Launcher::multi_gpu && !merged.num_processes) {
     plan.notes.push_back(
-        fmt::format("{} GPUs were found, and each gets a process; --num_processes chooses another number.", machine.gpus));
+        fmt::format("{} GPUs were found: starting one process per GPU; use --num_processes to change it.", machine.gpus));
   }
 }
 
-/// Turns a plan into one whose only process is `argv`, with `variables` and no place.
+/// Turns a plan into one whose only process is `argv`, with `variables` and no rank.
 LaunchPlan as_one_command(LaunchPlan plan, std::vector<std::string> argv, Variables variables, const Environment& environment) {
   plan.workers.resize(1);
   plan.output.ranks.resize(1);
@@ -243,8 +243,7 @@ LaunchPlan with_mpi(LaunchPlan plan, const LaunchSettings& merged, const LaunchO
   const auto mpi = machine.find_mpi();
   if (!mpi) {
     throw UsageError(
-        "--mpirun_hostfile is given, and neither mpirun nor mpiexec is in a folder of PATH: install Open MPI, Intel MPI or "
-        "MVAPICH.");
+        "--mpirun_hostfile is given, but neither mpirun nor mpiexec is on PATH: install Open MPI, Intel MPI or MVAPICH.");
   }
   Variables variables = plan.workers.front().variables;
   for (const std::string name : kPlaceVariables) {
@@ -258,10 +257,10 @@ LaunchPlan on_tpu(LaunchOptions options, const LaunchSettings& merged, const Env
                   const MachineFacts& machine) {
   if (!machine.tpu) {
     throw UsageError(
-        "--tpu (or distributed_type: XLA in the config file) asks for a TPU, and this machine has no XLA device (/dev/accel0).");
+        "--tpu (or distributed_type: XLA in the config file) requires a TPU, but this machine has no XLA device (/dev/accel0).");
   }
-  if (merged.tpu_use_cluster) throw UsageError("--tpu_cluster: pods of TPUs are started by Python's `accelerate launch`.");
-  if (merged.no_python) throw UsageError("--no_python cannot be used with --tpu: the program is one for Python's torch_xla.");
+  if (merged.tpu_use_cluster) throw UsageError("--tpu_cluster is not supported: use Python's `accelerate launch` for TPU pods.");
+  if (merged.no_python) throw UsageError("--no_python cannot be used with --tpu: TPU programs run with Python's torch_xla.");
   Variables variables;
   if (options.mixed_precision == "bf16") variables[merged.downcast_bf16 ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16"] = "1";
   if (options.debug) variables["ACCELERATE_DEBUG_MODE"] = "true";
@@ -273,7 +272,7 @@ LaunchPlan on_tpu(LaunchOptions options, const LaunchSettings& merged, const Env
   return as_one_command(plan_launch(options, environment, machine), argv, std::move(variables), environment);
 }
 
-// Python tells DeepSpeed's workers nothing of a compiler. One that was asked for is not kept from them here.
+// Python never passes dynamo settings to DeepSpeed's workers. Here they get a backend that was requested.
 void leave_out_idle_compiler(Variables& variables) {
   if (variables["ACCELERATE_DYNAMO_BACKEND"] == "NO") {
     std::erase_if(variables, [](const auto& variable) { return variable.first.starts_with("ACCELERATE_DYNAMO_"); });
@@ -295,7 +294,7 @@ LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchSettings& merged,
   Variables variables = plan.workers.front().variables;
   leave_out_idle_compiler(variables);
   for (const char* name : {"OMP_NUM_THREADS", "ACCELERATE_USE_CPU"}) variables.erase(name);
-  plan.notes.emplace_back("the other machines get what .deepspeed_env says; nothing is written there.");
+  plan.notes.emplace_back("the other nodes read their environment from .deepspeed_env, which this launch does not write.");
   return as_one_command(std::move(plan), argv, std::move(variables), environment);
 }
 
@@ -324,21 +323,20 @@ int processes_per_node(const LaunchSettings& merged, const MachineFacts& machine
     if (count < 1) throw UsageError(fmt::format("--nproc_per_node is {}; at least 1 process is needed.", count));
     return count;
   }
-  if (text != "gpu") throw UsageError(fmt::format("--nproc_per_node is '{}'; give a whole number, or gpu.", text));
+  if (text != "gpu") throw UsageError(fmt::format("--nproc_per_node is '{}'; give an integer, or gpu.", text));
   if (const auto ids = chosen_gpus(merged)) return static_cast<int>(gpus_in(*ids).size());
-  if (machine.gpus == 0) throw UsageError("--nproc_per_node is gpu, and no CUDA GPU was found on this machine: give a number.");
+  if (machine.gpus == 0) throw UsageError("--nproc_per_node is gpu, but no CUDA GPU was found on this machine: give a number.");
   return machine.gpus;
 }
 
-// torchrun counts the processes of each machine, --num_processes those of all. How many machines there are may be in the file.
+// torchrun counts processes per node, --num_processes in total. The number of nodes may be in the config file.
 LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* config, const MachineFacts& machine) {
   if (!arguments.gave(&LaunchSettings::nproc_per_node)) return merge_config(std::move(arguments), config);
   if (arguments.gave(&LaunchSettings::num_processes)) {
     throw UsageError(
-        "--nproc_per_node and --num_processes cannot be used together: the first counts the processes of each machine, the "
-        "second those of all.");
+        "--nproc_per_node and --num_processes cannot be used together: the first is per machine, the second is the total.");
   }
-  arguments.given.insert(key_of(&LaunchSettings::num_processes));  // not the file's
+  arguments.given.insert(key_of(&LaunchSettings::num_processes));  // overrides the config file
   const bool wants_several = arguments.settings.multi_gpu;
   LaunchArguments merged = merge_config(std::move(arguments), config);
   const int64_t machines = merged.settings.num_machines.value_or(1);

@@ -7,13 +7,13 @@
 
 namespace accelerate::detail {
 
-/// What `accelerate launch` does for a command line. `config` holds the keys of the config file that counts, or is null when none
-/// does. Pure: it depends on nothing but its arguments. Throws UsageError naming the flag or key that is wrong, ConfigError
-/// naming the variable that is.
+/// The launch plan for a command line. `config` holds the keys of the config file in use, or is null when there is none.
+/// Pure: it depends on nothing but its arguments. Throws UsageError naming the invalid flag or key, ConfigError naming the
+/// invalid environment variable.
 LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
                         const MachineFacts& machine);
 
-/// Whether the default config file counts for these settings; one that was named always does. `--cpu` leaves it out.
+/// Whether the default config file is used with these settings; one that was named always is. `--cpu` ignores it.
 bool uses_default_config(const LaunchSettings& settings);
 
 }  // namespace accelerate::detail

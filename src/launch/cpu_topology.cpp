@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More than any machine has: a file that says otherwise is not believed.
+// More than any host has: a larger number in a file is ignored.
 constexpr int kMostCpus = 1 << 16;
 
 std::string first_line(const fs::path& file) {
@@ -30,7 +30,7 @@ std::optional<int> cpu_number(std::string_view text) {
   return number;
 }
 
-// "0-3,8": what cannot be read counts for nothing.
+// Parses "0-3,8"; malformed parts are ignored.
 std::vector<int> cpus_in(const std::string& text, const std::set<int>& allowed) {
   std::vector<int> cpus;
   for (size_t begin = 0; begin < text.size();) {

@@ -53,7 +53,7 @@ void leave_failure_note(FailureNote note) noexcept try {
   if (!is_our_memory(path)) return;
   const int memory = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (memory < 0) return;
-  // Whoever cannot be told blames the first to end.
+  // Without a note, the launcher blames the first rank to exit.
   [[maybe_unused]] const ssize_t written = ::pwrite(memory, &note, 1, static_cast<off_t>(std::strtoul(colon + 1, nullptr, 10)));
   ::close(memory);
 } catch (const std::exception&) {

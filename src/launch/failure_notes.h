@@ -5,19 +5,18 @@
 
 namespace accelerate::detail {
 
-/// What a worker knows of its failure before it ends.
+/// What a worker knows about its failure before it exits.
 enum class FailureNote : char {
   none = 0,
   collective = 'c',  ///< a collective failed: the cause may be another rank
-  own = 'o',         ///< an exception of its own is on the way out
+  own = 'o',         ///< an exception of its own is unwinding
 };
 
-/// The variable that tells a worker where its launcher looks for such a note.
+/// The environment variable that tells a worker where to write its note.
 inline constexpr char kFailureNotesVariable[] = "ACCELERATE_FAILURE_NOTES";
 
-/// What the workers of a launch have noted. One whose collective failed may end at once, while the one that is the cause still
-/// unwinds: who watches over them must not blame whoever ends first. The notes are in memory of the launcher, so nothing is left
-/// behind.
+/// The failure notes of a launch's workers. A rank whose collective failed may exit at once, while the rank that caused it still
+/// unwinds: the supervisor must not blame the first to exit. The notes are in the launcher's memory, so no file is left behind.
 class FailureNotes {
  public:
   FailureNotes();
@@ -25,13 +24,13 @@ class FailureNotes {
   FailureNotes(const FailureNotes&) = delete;
   FailureNotes& operator=(const FailureNotes&) = delete;
 
-  /// The value of the variable for the worker at `slot`; empty when there can be none.
+  /// The value of the variable for the worker at `slot`; empty when notes are not available.
   std::string place_of(size_t slot) const;
-  /// What the worker at `slot` has noted last.
+  /// The last note of the worker at `slot`.
   FailureNote of(size_t slot) const;
-  /// Forgets all, for new workers.
+  /// Clears all notes, for new workers.
   void clear();
-  /// For a worker that is a copy of this process: closes what is the launcher's.
+  /// For a worker that is a fork of this process: closes the launcher's descriptors.
   void release();
 
  private:

@@ -28,7 +28,7 @@ class SharedReport {
  public:
   explicit SharedReport(size_t workers) : size_(sizeof(End) + workers * kMessageBytes) {
     void* memory = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw WorkerError(fmt::format("No worker can be started: {}.", ::strerrordesc_np(errno)));
+    if (memory == MAP_FAILED) throw WorkerError(fmt::format("Cannot start the workers: {}.", ::strerrordesc_np(errno)));
     end_ = static_cast<End*>(memory);  // all zero: not written yet
   }
   ~SharedReport() { ::munmap(end_, size_); }
@@ -47,7 +47,7 @@ class SharedReport {
   }
 
   std::optional<LaunchFailure> failure() const {
-    if (!end_->written) return LaunchFailure{.exit_code = 1, .message = "The process that watches over the workers was ended."};
+    if (!end_->written) return LaunchFailure{.exit_code = 1, .message = "The supervisor process was killed."};
     const int code = end_->exit_code;
     if (code == 0) return std::nullopt;
     return LaunchFailure{
@@ -90,7 +90,7 @@ void set_environment(const WorkerPlan& worker, const std::vector<std::string>& r
   for (const auto& [name, value] : worker.variables) ::setenv(name.c_str(), value.c_str(), 1);
 }
 
-// exit() in a function would go on to destroy the program's static objects, and wait for threads that this copy does not have.
+// exit() in a function would destroy the program's static objects, and wait for threads that this copy does not have.
 void end_without_destroying(int code, void*) {
   flush_streams();
   ::_exit(code);
@@ -111,7 +111,7 @@ void end_without_destroying(int code, void*) {
   ::_exit(code);
 }
 
-// One launch of functions, as it is known in the process that watches over the workers.
+// One launch of functions, as the supervisor process sees it.
 class FunctionLaunch {
  public:
   FunctionLaunch(const LaunchPlan& plan, const std::function<void(int)>& body, SharedReport& report, const sigset_t& mask)
@@ -151,7 +151,7 @@ class FunctionLaunch {
 [[noreturn]] void supervise(FunctionLaunch launch, SharedReport& report, pid_t program) {
   ::prctl(PR_SET_PDEATHSIG, is_left_ignored(SIGTERM) ? SIGKILL : SIGTERM);
   if (::getppid() != program) ::_exit(EXIT_FAILURE);  // it died before the line above
-  // Ctrl-Z ends up as this one.
+  // Ctrl-Z arrives as this signal.
   sigset_t stop;
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTTIN);
@@ -167,7 +167,7 @@ class FunctionLaunch {
 }  // namespace
 
 std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::function<void(int rank)>& body) {
-  if (plan.workers.empty()) throw UsageError("The launch plan names no worker.");
+  if (plan.workers.empty()) throw UsageError("The launch plan has no workers.");
   SharedReport report(plan.workers.size());
   flush_streams();  // or the workers would write it once more
   sigset_t all, before;
@@ -178,8 +178,8 @@ std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::fu
   if (supervisor == 0) supervise(FunctionLaunch(plan, body, report, before), report, program);
   const int problem = errno;
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (supervisor < 0) throw WorkerError(fmt::format("No worker can be started: {}.", ::strerrordesc_np(problem)));
-  // A program that ignores or reaps its children gets ECHILD when it has ended; the report is in memory.
+  if (supervisor < 0) throw WorkerError(fmt::format("Cannot start the workers: {}.", ::strerrordesc_np(problem)));
+  // If the program ignores or reaps its children, this is ECHILD once the supervisor has exited; the report is in memory.
   while (::waitpid(supervisor, nullptr, 0) < 0 && errno == EINTR) continue;
   return report.failure();
 }

@@ -8,15 +8,15 @@
 
 namespace accelerate::detail {
 
-/// Why a launch of functions did not end well.
+/// Why a launch of functions failed.
 struct LaunchFailure {
-  /// The rank that failed first, or -1 when it was none of them: a signal to the launch, or no process could be made.
+  /// The rank that failed first, or -1 when no rank did: a signal to the launch, or a failed fork.
   int rank = -1;
-  /// What it ended with: 1 after an exception, 128 + signal when a signal ended it.
+  /// Its exit code: 1 after an exception, 128 + signal when a signal killed it.
   int exit_code = 0;
-  /// The signal that ended it, or 0.
+  /// The signal that killed it, or 0.
   int signal = 0;
-  /// What the exception said, cut at a few kilobytes; for rank -1, what happened. Empty when a rank said nothing.
+  /// The exception's message, truncated to a few kilobytes; for rank -1, what happened. Empty when a rank left no message.
   std::string message = {};
   /// How long that rank ran.
   double seconds = 0;
@@ -27,7 +27,7 @@ struct LaunchFailure {
 /// threads held stay locked (those of malloc and stdio do not); what they change, this program does not see. A worker ends
 /// when `body` does: stdout, stderr and the standard streams are flushed, but no static object is destroyed.
 /// The program's signals stay as they are. When it dies, the workers end too.
-/// Throws WorkerError when no process can be made.
+/// Throws WorkerError when fork fails.
 std::optional<LaunchFailure> run_functions(const LaunchPlan& plan, const std::function<void(int rank)>& body);
 
 }  // namespace accelerate::detail

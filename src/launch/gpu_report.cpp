@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kGigabyte = 1024.0 * 1024.0 * 1024.0;
 
-// Closed again when it goes: a command line needs a driver's library for a moment only.
+// A library that is closed at the end of the scope: the driver is needed only for a moment.
 class Library {
  public:
   explicit Library(const std::string& name) : handle_(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), close) {}
@@ -41,7 +41,7 @@ struct NvmlMemory {
 
 using NvmlText = std::array<char, 128>;
 
-// A text that the library was to fill in; it may have forgotten the end.
+// A string that the library filled in, possibly without a terminating NUL.
 std::string text_of(const NvmlText& text) { return {text.begin(), std::find(text.begin(), text.end(), '\0')}; }
 
 GpuReport nvml_gpu(const Library& nvml, unsigned index) {

@@ -48,7 +48,7 @@ Json truths_in(const LaunchFlag& flag, const std::string& text) {
   } catch (const ConfigError&) {
     truths.clear();
   }
-  if (truths.size() != 3) refuse_value(flag, text, "give three of true and false, separated by commas");
+  if (truths.size() != 3) refuse_value(flag, text, "give three booleans, separated by commas");
   return truths;
 }
 
@@ -69,9 +69,9 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
                           flag.member == SettingMember(&LaunchSettings::num_processes);
       const bool a_range = counts && text.find(':') != std::string::npos;
       refuse_value(flag, text,
-                   number_in<double>(text) ? "give a whole number that is not too large"
-                   : a_range               ? "give one whole number: machines cannot join or leave a running launch"
-                                           : "give a whole number");
+                   number_in<double>(text) ? "give a 32-bit integer"
+                   : a_range               ? "give a single integer: elastic launches are not supported"
+                                           : "give an integer");
     }
     case FlagKind::number: {
       if (const auto number = number_in<double>(text); number && std::isfinite(*number)) return *number;
@@ -93,25 +93,25 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   }
 }
 
-/// A flag that other launchers have.
+/// A flag of another launcher.
 struct NameElsewhere {
   const char* name;
   /// What to do here.
   const char* here;
 };
 constexpr std::array kNamesElsewhere = {
-    NameElsewhere{"rdzv_endpoint", "the ranks meet at --main_process_ip and --main_process_port"},
+    NameElsewhere{"rdzv_endpoint", "use --main_process_ip and --main_process_port"},
     NameElsewhere{"rdzv_id", "set ACCELERATE_RUN_ID on every machine instead, or leave it out"},
-    NameElsewhere{"redirects", "--log_dir or --tee write what ranks print to files"},
-    NameElsewhere{"r", "--log_dir or --tee write what ranks print to files"},
-    NameElsewhere{"nproc", "--num_processes has that meaning"},
-    NameElsewhere{"nprocs", "--num_processes has that meaning"},
-    NameElsewhere{"ntasks", "--num_processes has that meaning"},
-    NameElsewhere{"world_size", "--num_processes has that meaning"},
-    NameElsewhere{"num_gpus", "--num_processes has that meaning, a process for each GPU; --gpu_ids chooses them"},
-    NameElsewhere{"num_nodes", "--num_machines has that meaning"},
-    NameElsewhere{"nodes", "--num_machines has that meaning"},
-    NameElsewhere{"hostfile", "--mpirun_hostfile has that meaning"},
+    NameElsewhere{"redirects", "use --log_dir or --tee to write the output of ranks to files"},
+    NameElsewhere{"r", "use --log_dir or --tee to write the output of ranks to files"},
+    NameElsewhere{"nproc", "use --num_processes"},
+    NameElsewhere{"nprocs", "use --num_processes"},
+    NameElsewhere{"ntasks", "use --num_processes"},
+    NameElsewhere{"world_size", "use --num_processes"},
+    NameElsewhere{"num_gpus", "use --num_processes (one process per GPU), and --gpu_ids to choose GPUs"},
+    NameElsewhere{"num_nodes", "use --num_machines"},
+    NameElsewhere{"nodes", "use --num_machines"},
+    NameElsewhere{"hostfile", "use --mpirun_hostfile"},
 };
 
 std::string unknown_flag(const FlagTable& table, const std::string& given) {
@@ -120,7 +120,7 @@ std::string unknown_flag(const FlagTable& table, const std::string& given) {
     if (name == elsewhere.name) return fmt::format("There is no flag {}: {}.", given, elsewhere.here);
   }
   return fmt::format(
-      "There is no flag {}{}; `accelerate launch --help-all` lists them all. Flags of the program come after its "
+      "There is no flag {}{}; `accelerate launch --help-all` lists them all. The program's own flags go after its "
       "name.",
       given, table.closest(name));
 }

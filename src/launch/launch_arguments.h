@@ -21,11 +21,11 @@ struct LaunchArguments {
   bool gave(const SettingMember& member) const { return given.contains(key_of(member)); }
 };
 
-/// Reads the words after `accelerate launch`. From the program's name on, nothing is a flag. UsageError names the flag that is
-/// unknown, lacks its value or has a wrong one.
+/// Parses the words after `accelerate launch`. Nothing after the program's name is a flag of ours. UsageError names a flag that
+/// is unknown, lacks its value or has an invalid one.
 LaunchArguments parse_launch_arguments(const std::vector<std::string>& line);
 
-/// What `line` asks to be told, if it has --help or --help-all before it names a program.
+/// The help that `line` asks for, if it has --help or --help-all before the program.
 std::optional<LaunchHelp> asked_help(const std::vector<std::string>& line);
 
 }  // namespace accelerate::detail

@@ -30,20 +30,20 @@ enum class FlagGroup {
   without_effect
 };
 
-/// How the value of a flag becomes the text of a variable for Python programs; nothing: it does not.
+/// How a flag's value is written to an environment variable for Python programs; none: it is not.
 enum class PassedAs { nothing, text, lower_case };
 
-/// One flag of `accelerate launch`, with all that becomes of its value.
+/// One flag of `accelerate launch`, and where its value goes.
 struct LaunchFlag : Flag {
   FlagGroup group;
   /// The member that it sets. None: its value is passed on to Python programs, or has no effect.
   SettingMember member = {};
-  /// Whether the top of a config file has a key for it. The keys of a section feed the flags of the section's group.
+  /// Whether it has a top-level key in a config file. The keys of a section set the flags of the section's group.
   bool top_key = false;
-  /// Its key in a config file, where that is not `name`.
+  /// Its key in a config file, if different from `name`.
   const char* other_key = nullptr;
   PassedAs passed = PassedAs::nothing;
-  /// The variable for it, where that is not the prefix of the group and `name` in capitals.
+  /// Its environment variable, if different from the group's prefix and `name` in capitals.
   const char* other_variable = nullptr;
 
   std::string key() const { return other_key != nullptr ? other_key : name; }
@@ -56,13 +56,13 @@ struct LaunchFlag : Flag {
 struct FlagGroupInfo {
   FlagGroup group;
   const char* title;
-  /// The flag whose presence on the line makes the section matter; nothing: it always does.
+  /// The flag that selects the section for `--help`; none: the section is always shown.
   const char* shown_with = nullptr;
-  /// The section of a config file whose keys feed its flags; nothing: there is none.
+  /// The section of a config file whose keys set its flags, if any.
   const char* section = nullptr;
-  /// C++ programs make nothing of its flags, or have other names for them: `--help` leaves it out, `--help-all` does not.
+  /// Its flags have no effect on C++ programs, or are aliases: only `--help-all` shows them.
   bool only_in_help_all = false;
-  /// What variables for its flags begin with.
+  /// The prefix of its environment variables.
   const char* variable_prefix = "";
 };
 
@@ -72,7 +72,7 @@ std::span<const LaunchFlag> launch_flags();
 /// All sections, in the order of FlagGroup.
 std::span<const FlagGroupInfo> launch_flag_groups();
 
-/// The same for the reader of flags; what it says of a flag that is none is the caller's to add.
+/// The same for the flag parser; the caller adds the message for unknown flags.
 FlagTable launch_flag_table();
 
 /// The flag of this name, spelled with hyphens or underscores and without leading dashes; null when there is none.
@@ -93,15 +93,15 @@ PythonValue value_of(const LaunchSettings& settings, const LaunchFlag& flag);
 /// Gives `flag` a value, of the kind of its member.
 void set_value(LaunchSettings& settings, const LaunchFlag& flag, const PythonValue& value);
 
-/// What a line asks to be told.
+/// What kind of help a command line asks for.
 struct LaunchHelp {
-  /// Names of the other flags that it has: only sections that matter to them are shown.
+  /// The other flags on the line: only sections that apply to them are shown.
   std::vector<std::string> flags = {};
   /// `--help-all`: every section is shown.
   bool all = false;
 };
 
-/// The text of it.
+/// The help text.
 std::string launch_help(const LaunchHelp& asked);
 
 }  // namespace accelerate::detail

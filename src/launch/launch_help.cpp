@@ -37,7 +37,7 @@ std::string placeholder(const LaunchFlag& flag) {
   }
 }
 
-// `text` in lines that begin at the column of explanations; the first one goes on where `line` ends, if it can.
+// `text` wrapped at the column of explanations; the first line continues `line` if it fits.
 std::string with_explanation(std::string line, const std::string& text) {
   std::string result;
   if (line.size() + 2 > kHelpColumn) {
@@ -86,7 +86,7 @@ bool matters(const FlagGroupInfo& group, const LaunchHelp& asked) {
   if (asked.all) return true;
   if (asked.flags.empty()) return !group.only_in_help_all;
   if (group.shown_with == nullptr && !group.only_in_help_all) return true;
-  // Any flag of the section calls for it as well as the one that begins it.
+  // Any flag of a section selects it, not only the one that enables the section.
   return std::any_of(asked.flags.begin(), asked.flags.end(), [&group](const std::string& name) {
     const LaunchFlag* flag = find_launch_flag(name);
     return (group.shown_with != nullptr && name == group.shown_with) || (flag != nullptr && flag->group == group.group);
@@ -98,21 +98,22 @@ bool matters(const FlagGroupInfo& group, const LaunchHelp& asked) {
 std::string launch_help(const LaunchHelp& asked) {
   std::string text =
       "usage: accelerate launch [flags] program [arguments of the program]\n\n"
-      "Starts a program on one or more processes, and tells each of them its place. A program is an executable, a script\n"
-      "with #!, or NAME.py, which python3 runs. Flags may be written with hyphens in the place of underscores.\n";
+      "Launches a program in one or more processes, each with its rank in the environment. A program is an\n"
+      "executable, a script with #!, or NAME.py, which python3 runs. Flags may be written with hyphens instead of\n"
+      "underscores.\n";
   for (const FlagGroupInfo& group : launch_flag_groups()) {
     if (matters(group, asked)) text += group_help(group, asked.flags);
     if (group.group == FlagGroup::general) {
-      text += with_explanation("  -h, --help", "show this text; beside other flags, what matters to them");
-      text += with_explanation("  --help-all", "show every flag, those of Python programs and of torchrun too");
+      text += with_explanation("  -h, --help", "show this help; with other flags, only the sections that apply to them");
+      text += with_explanation("  --help-all", "show every flag, including those for Python programs and torchrun's aliases");
     }
   }
   if (asked.all) return text;
   if (!asked.flags.empty())
-    return text + "\nOnly what matters to the other flags on this line is shown; `accelerate launch --help-all` shows all.\n";
+    return text + "\nOnly sections that apply to the other flags are shown; `accelerate launch --help-all` shows all.\n";
   return text +
-         "\nFlags that only Python programs make something of (DeepSpeed, FSDP, Megatron-LM, FP8, the compiler, TPU) and\n"
-         "torchrun's names for these: `accelerate launch --help-all`.\n";
+         "\n`accelerate launch --help-all` also shows flags that only affect Python programs (DeepSpeed, FSDP,\n"
+         "Megatron-LM, FP8, torch.compile, TPU) and torchrun's aliases.\n";
 }
 
 }  // namespace accelerate::detail

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr std::array kParadigms = {&LaunchSettings::multi_gpu,     &LaunchSettings::tpu,      &LaunchSettings::tpu_use_cluster,
                                    &LaunchSettings::use_deepspeed, &LaunchSettings::use_fsdp, &LaunchSettings::use_megatron_lm};
 
-/// Sections whose keys may lack the beginning of the flags' names.
+/// Sections whose keys may lack the prefix of the flags.
 struct SectionPrefix {
   const char* section;
   const char* known_by;
@@ -51,14 +51,14 @@ Json as_kind(const LaunchFlag& flag, const Json& value) {
     return value.is_boolean() ? value : Json(parse_flag(text, fmt::format("{} in the config file", flag.name)));
   if (flag.kind == FlagKind::number && value.is_number()) return value;
   if (flag.kind == FlagKind::number)
-    throw ConfigError(fmt::format("{} in the config file is {}; a number is needed.", flag.name, value.dump()));
+    throw ConfigError(fmt::format("{} in the config file is {}; expected a number.", flag.name, value.dump()));
   if (flag.kind != FlagKind::integer) return text;
   if (value.is_number_integer() && value >= INT_MIN && value <= INT_MAX) return value;
   if (value.is_string()) {
     const Json number = Json::parse(text, nullptr, false);
     if (number.is_number_integer()) return as_kind(flag, number);
   }
-  throw ConfigError(fmt::format("{} in the config file is {}; a whole number is needed.", flag.name, value.dump()));
+  throw ConfigError(fmt::format("{} in the config file is {}; expected an integer.", flag.name, value.dump()));
 }
 
 void take_top_keys(LaunchArguments& arguments, const Json& config) {
@@ -78,7 +78,7 @@ std::string key_in_section(const std::string& section, const std::string& key) {
   return key;
 }
 
-// What is only passed on keeps its kind. Of the rest, what only true or the name of a file can mean is nothing else.
+// Values that are only passed on keep their type. A switch is on only for `true`, and a file name must be a string.
 void take_section_key(LaunchSettings& settings, const std::string& key, const Json& value) {
   const LaunchFlag* flag = flag_of_key(key);
   if (flag == nullptr) {
@@ -125,8 +125,9 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
   const Json compute_environment = member(*config, "compute_environment");
   if (compute_environment == "AMAZON_SAGEMAKER") {
     throw UsageError(
-        "The config file is one for Amazon SageMaker (compute_environment: AMAZON_SAGEMAKER). Jobs there are started by Python's "
-        "`accelerate launch`; for this machine, name another file with --config_file, or run `accelerate config`.");
+        "The config file is for Amazon SageMaker (compute_environment: AMAZON_SAGEMAKER), which only Python's `accelerate "
+        "launch` "
+        "supports. To run on this machine, choose another file with --config_file, or run `accelerate config`.");
   }
   take_paradigm(settings, *config);
   take_top_keys(arguments, *config);
@@ -134,7 +135,7 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
   settings.deepspeed_fields = deepspeed_fields(arguments, *config);
   if (!settings.gpu_ids) settings.gpu_ids = "all";
   if (settings.num_processes == -1 && !arguments.gave(&LaunchSettings::num_processes)) {
-    throw UsageError("The config file does not say how many processes to start (num_processes is -1): give --num_processes.");
+    throw UsageError("The config file does not set the number of processes (num_processes is -1): give --num_processes.");
   }
   return arguments;
 }

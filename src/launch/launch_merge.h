@@ -6,11 +6,11 @@
 
 namespace accelerate::detail {
 
-/// The arguments with what a config file adds to them; `config` holds the keys of the file, or is null when there is none.
-/// What the command line gave comes before the file, and the file before the defaults of the flags. Flags that say how the
-/// training is shared out count all together: when one was given, the file's distributed_type does not count.
+/// Merges a config file into the arguments; `config` holds the keys of the file, or is null when there is none.
+/// The command line overrides the file, and the file overrides the defaults of the flags. Flags that select the training
+/// paradigm count as one: when any was given, the file's distributed_type is ignored.
 /// Also sets `use_cpu`, and `deepspeed_fields`: the names of the DeepSpeed settings that come from the file.
-/// UsageError when the file leaves open what must be known.
+/// UsageError when a required setting is still missing.
 LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* config);
 
 }  // namespace accelerate::detail

@@ -19,14 +19,14 @@ constexpr int kDefaultPort = 29500;
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr double kLongestGrace = 1e6;
 constexpr int kMostMachines = 1 << 14;
-constexpr int kMostProcesses = 1 << 16;  // on a machine: more is a slip of the keyboard, and its plan alone would fill the memory
+constexpr int kMostProcesses = 1 << 16;  // per machine: more is a typo, and the plan alone would exhaust memory
 
 void check_machines(const LaunchOptions& options) {
   if (options.num_machines < 1) {
     throw UsageError(fmt::format("--num_machines is {}; at least 1 machine is needed.", options.num_machines));
   }
   if (options.num_machines > kMostMachines) {
-    throw UsageError(fmt::format("--num_machines is {}; {} can take part at most.", options.num_machines, kMostMachines));
+    throw UsageError(fmt::format("--num_machines is {}; the maximum is {}.", options.num_machines, kMostMachines));
   }
   if (options.machine_rank < 0 || options.machine_rank >= options.num_machines) {
     throw UsageError(fmt::format("--machine_rank is {} with --num_machines {}; machines are numbered from 0 to {}.",
@@ -35,8 +35,8 @@ void check_machines(const LaunchOptions& options) {
   if (options.num_machines == 1) return;
   if (options.num_processes.value_or(options.num_machines) % options.num_machines != 0) {
     throw UsageError(
-        fmt::format("--num_processes is {} with --num_machines {}; it counts the processes of all machines, and every machine "
-                    "starts the same number of them: give a multiple of {}.",
+        fmt::format("--num_processes is {} with --num_machines {}; it is the total over all machines, and each runs the "
+                    "same number of processes: give a multiple of {}.",
                     *options.num_processes, options.num_machines, options.num_machines));
   }
   if (options.main_process_ip.value_or("").empty()) {
@@ -45,8 +45,8 @@ void check_machines(const LaunchOptions& options) {
   }
   if (options.main_process_port == 0) {
     throw UsageError(
-        fmt::format("--main_process_port is 0 with --num_machines {}; every machine would choose another port: "
-                    "give all of them the same one.",
+        fmt::format("--main_process_port is 0 with --num_machines {}; each machine would pick a different port: "
+                    "give the same one on all of them.",
                     options.num_machines));
   }
 }
@@ -57,7 +57,7 @@ void check(const LaunchOptions& options) {
   }
   if (options.num_processes && *options.num_processes / std::max(1, options.num_machines) > kMostProcesses) {
     throw UsageError(
-        fmt::format("--num_processes is {}; a machine can start {} at most.", *options.num_processes, kMostProcesses));
+        fmt::format("--num_processes is {}; the maximum per machine is {}.", *options.num_processes, kMostProcesses));
   }
   const int port = options.main_process_port.value_or(0);
   if (port < 0 || port > 65535) {
@@ -79,7 +79,7 @@ void check(const LaunchOptions& options) {
   }
   for (const std::string& id : gpus_in(options.gpu_ids)) {
     if (!names_a_gpu(id)) {
-      throw UsageError(fmt::format("--gpu_ids is '{}'; give numbers of GPUs separated by commas, or all.", options.gpu_ids));
+      throw UsageError(fmt::format("--gpu_ids is '{}'; give GPU numbers separated by commas, or all.", options.gpu_ids));
     }
   }
   check_machines(options);
@@ -95,21 +95,21 @@ int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
 
 int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::vector<std::string>& notes) {
   const int wanted = options.main_process_port.value_or(kDefaultPort);
-  // Rank 0 listens on machine 0, and the others cannot know what is free there.
+  // Rank 0 listens on machine 0; the other machines cannot know which ports are free there.
   if (options.machine_rank != 0) return wanted;
   if (wanted != 0 && machine.reserve_port(wanted)) return wanted;
   if (options.num_machines > 1) {
-    throw UsageError(
-        fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there. All machines have to "
-                    "agree on the port, so no other is chosen: give all of them the same one, free on this machine.",
-                    wanted));
+    throw UsageError(fmt::format(
+        "Port {} (--main_process_port) is not available; another program may be listening on it. All machines must use "
+        "the same port: give one that is free on this machine, the same on all of them.",
+        wanted));
   }
   const int found = machine.reserve_free_port();
-  // Nobody chose the default port, so nobody misses it.
+  // The default port was not requested, so replacing it needs no note.
   if (wanted != 0 && options.main_process_port) {
     notes.push_back(
-        fmt::format("Port {} (--main_process_port) cannot be used, another program may listen there: "
-                    "port {} is used instead.",
+        fmt::format("Port {} (--main_process_port) is not available, another program may be listening on it: "
+                    "using port {} instead.",
                     wanted, found));
   }
   return found;
@@ -120,7 +120,7 @@ int choose_threads(const LaunchOptions& options, const Environment& environment,
   if (options.num_cpu_threads_per_process) return *options.num_cpu_threads_per_process;
   const int inherited = integer_from(environment, {"OMP_NUM_THREADS"}).value_or(0);
   if (inherited > 0) return inherited;
-  // As in Python: a count that was not given is no count, and the cores are shared out only among processes that were.
+  // As in Python: the cores are divided only when --num_processes was given.
   if (!options.cpu || !options.num_processes) return 1;
   const auto under_mpi =
       integer_from(environment, {"MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"});
@@ -128,7 +128,7 @@ int choose_threads(const LaunchOptions& options, const Environment& environment,
   if (threads <= 1) return 1;
   notes.push_back(
       fmt::format("Each process gets {} CPU threads, its share of {} cores; "
-                  "--num_cpu_threads_per_process chooses another number.",
+                  "use --num_cpu_threads_per_process to change it.",
                   threads, machine.physical_cores));
   return threads;
 }
@@ -148,7 +148,7 @@ std::map<std::string, std::string> common_variables(const LaunchOptions& options
   if (options.cpu) {
     variables.insert({{"ACCELERATE_USE_CPU", "True"}, {"KMP_AFFINITY", "granularity=fine,compact,1,0"}, {"KMP_BLOCKTIME", "1"}});
   } else if (processes == 1 && !options.place_lone_process) {
-    // Python says False to a lone process and nothing to several; programs may tell the two apart.
+    // Python sets False for a single process and nothing for several; programs may depend on it.
     variables.emplace("ACCELERATE_USE_CPU", "False");
   }
   return variables;
@@ -168,11 +168,11 @@ std::map<std::string, std::string> place_variables(const LaunchOptions& options,
           {"ROLE_NAME", options.role},
           {"MASTER_ADDR", options.num_machines > 1 ? *options.main_process_ip : kLoopback},
           {"MASTER_PORT", std::to_string(port)},
-          {"TORCHELASTIC_RESTART_COUNT", "0"},  // the supervisor counts on
+          {"TORCHELASTIC_RESTART_COUNT", "0"},  // the supervisor increments it
           {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
           {"TORCHELASTIC_RUN_ID", "none"},
           {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
-          // This launcher hosts no store: rank 0 does, and must be told so.
+          // This launcher hosts no store: rank 0 does, and this tells it to.
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
@@ -180,7 +180,7 @@ std::map<std::string, std::string> place_variables(const LaunchOptions& options,
 
 namespace {
 
-// Which GPU a process uses, by CUDA's number, where that can be told.
+// The CUDA index of the GPU that a process uses, if known.
 std::optional<int> gpu_of(const LaunchOptions& options, int local_rank, const Environment& environment,
                           const MachineFacts& machine) {
   if (options.cpu || machine.gpus == 0) return std::nullopt;

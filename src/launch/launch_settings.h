@@ -11,11 +11,11 @@ namespace accelerate::detail {
 
 struct LaunchFlag;
 
-/// A value that travels on to Python programs, of the kind that the line or the file gave it: DeepSpeed, for one, knows the word
-/// auto in the place of many a number. Null: there is none.
+/// A value that is passed on to Python programs with the type that the line or the file gave it: DeepSpeed, for example, accepts
+/// "auto" instead of many numbers. Null: there is none.
 using PythonValue = nlohmann::json;
 
-/// What a launch is asked for, by the command line and the config file. Each member is that of the flag of its name, unless it
+/// The settings of a launch, from the command line and the config file. Each member belongs to the flag of its name, unless it
 /// says otherwise; launch_flags binds them.
 struct LaunchSettings {
   // In general.
@@ -47,7 +47,7 @@ struct LaunchSettings {
   std::optional<std::string> mixed_precision = {};
   std::optional<std::string> dynamo_backend = {};
 
-  // Machines, and where their processes meet.
+  // Machines and rendezvous.
   std::optional<int> num_machines = {};
   std::optional<int> machine_rank = {};
   std::optional<std::string> main_process_ip = {};
@@ -66,7 +66,7 @@ struct LaunchSettings {
   std::optional<std::string> aws_access_key_id = {};
   std::optional<std::string> aws_secret_access_key = {};
 
-  // What the planning must know of settings for Python programs. `deepspeed_fields` names those that come from a config file.
+  // Settings for Python programs that affect the plan. `deepspeed_fields` names those that come from a config file.
   std::string deepspeed_fields = {};
   std::optional<std::string> deepspeed_hostfile = {};
   std::optional<std::string> deepspeed_exclusion_filter = {};

@@ -40,7 +40,7 @@ void add_group(Variables& variables, FlagGroup group, const LaunchSettings& sett
 
 int size_of(const char* name, const PythonValue& value) {
   if (value.is_number_integer() && value >= 1 && value <= INT_MAX) return value.get<int>();
-  throw UsageError(fmt::format("{} is {}; give a whole number from 1.", name, value.dump()));
+  throw UsageError(fmt::format("{} is {}; give an integer of at least 1.", name, value.dump()));
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ Variables dynamo_variables(const LaunchSettings& settings) {
   const std::string backend = in_lower_case(settings.dynamo_backend.value_or("no"));
   if (!find_launch_flag("dynamo_backend")->has_choice(backend)) {
     throw UsageError(
-        fmt::format("dynamo_backend is '{}', which Python does not know; `accelerate launch --help` lists those it does.",
+        fmt::format("dynamo_backend is '{}', which is not a known backend; `accelerate launch --help-all` lists them.",
                     *settings.dynamo_backend));
   }
   variables["ACCELERATE_DYNAMO_BACKEND"] = in_capitals(backend);
@@ -68,7 +68,7 @@ Variables fsdp_variables(const LaunchSettings& settings) {
       !parse_flag(settings.fsdp_sync_module_states, "fsdp_sync_module_states")) {
     throw UsageError(
         "--fsdp_cpu_ram_efficient_loading is true and --fsdp_sync_module_states is not: only rank 0 would have the weights. "
-        "Set both, or neither.");
+        "Set both or neither.");
   }
   return variables;
 }
@@ -79,7 +79,7 @@ Variables megatron_variables(const LaunchSettings& settings) {
   return variables;
 }
 
-// NVMe paths are read by the plugin too, and Python's launcher forgets them.
+// The plugin also reads the NVMe paths, which Python's launcher does not pass.
 Variables deepspeed_variables(const LaunchSettings& settings) {
   Variables variables = {{"ACCELERATE_USE_DEEPSPEED", "true"},
                          {"ACCELERATE_CONFIG_DS_FIELDS", in_lower_case(settings.deepspeed_fields)}};
@@ -111,7 +111,7 @@ Variables fp8_variables(const LaunchSettings& settings) {
   }
   const PythonValue& override = settings.fp8_override_linear_precision;
   if (!override.is_array() || override.size() != 3) {
-    throw UsageError(fmt::format("fp8_override_linear_precision is {}; three of true and false are needed.", override.dump()));
+    throw UsageError(fmt::format("fp8_override_linear_precision is {}; expected three booleans.", override.dump()));
   }
   variables["ACCELERATE_FP8_OVERRIDE_FPROP"] = python_str(override[0]);
   variables["ACCELERATE_FP8_OVERRIDE_DGRAD"] = python_str(override[1]);

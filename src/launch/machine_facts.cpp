@@ -33,7 +33,7 @@ bool is_digits(std::string_view text) {
 int count_present_gpus() {
   const int listed = count_entries("/proc/driver/nvidia/gpus", [](const std::string&) { return true; });
   if (listed > 0) return listed;
-  // Some containers hide the driver's /proc entries, yet every GPU they may use has its device file.
+  // Some containers hide the driver's /proc entries, but every GPU that they may use has a device file.
   return count_entries("/dev", [](const std::string& name) { return name.starts_with("nvidia") && is_digits(name.substr(6)); });
 }
 

@@ -6,8 +6,8 @@
 
 namespace accelerate::detail {
 
-/// What torchrun, and this launcher after it, tells a worker about its place. Found in the launcher's own environment, it belongs
-/// to the launch that the launcher is a worker of.
+/// The variables by which torchrun and this launcher give a worker its rank. In the launcher's own environment they belong to an
+/// outer launch.
 inline constexpr std::array kPlaceVariables = {"RANK",
                                                "LOCAL_RANK",
                                                "GROUP_RANK",

@@ -20,7 +20,7 @@ std::string worker_text(const WorkerPlan& worker, const LaunchPlan& plan, const 
   return text + "\n";
 }
 
-/// The bytes that the text has, without one that a terminal would obey: $'\e[2J' of bash, zsh and others.
+/// `text` in the ANSI-C quoting of bash and zsh ($'\e[2J'), free of bytes that control a terminal.
 std::string ansi_c_quoted(std::string_view text) {
   std::string quoted = "$'";
   for (const char c : text) {

@@ -6,11 +6,10 @@
 
 namespace accelerate::detail {
 
-/// What `--dry_run` prints: for each worker, a command line for a shell that gives the program the same arguments and changes the
-/// same variables.
+/// What `--dry_run` prints: for each worker, a shell command with the same arguments and the same changes to the environment.
 std::string plan_text(const LaunchPlan& plan, const Environment& environment);
 
-/// `text` as a shell reads it back: in quotes where it must be.
+/// `text` quoted for a shell where necessary.
 std::string shell_quoted(const std::string& text);
 
 }  // namespace accelerate::detail

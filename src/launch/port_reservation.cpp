@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-constexpr int kFirstPort = 10'000;  // below, services have their homes
+constexpr int kFirstPort = 10'000;  // lower ports belong to services
 constexpr int kLastPort = 65'535;
 
 class Socket {
@@ -35,26 +35,26 @@ class Socket {
   int descriptor_;
 };
 
-// As rank 0's store does it: SO_REUSEADDR passes over connections of an earlier run that linger, and only listening tells
-// whether another program listens already.
+// Like rank 0's store: SO_REUSEADDR ignores connections of an earlier run in TIME_WAIT, and only listen() fails when another
+// program listens already.
 bool can_listen(const Socket& socket, const sockaddr* address, socklen_t size) {
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   return ::bind(socket.get(), address, size) == 0 && ::listen(socket.get(), 1) == 0;
 }
 
-// Listens on `port` at all addresses and lets go again.
+// Listens on `port` at all addresses, and closes the socket again.
 bool port_is_free(int port) {
   const Socket six(AF_INET6);
   if (six.get() >= 0) {
-    // A dual-stack wildcard collides with listeners on any address of either family, as rank 0's store would.
+    // A dual-stack wildcard conflicts with listeners on any address of either family, as rank 0's store would.
     const int off = 0;
     ::setsockopt(six.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     sockaddr_in6 any = {};
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(static_cast<uint16_t>(port));
     if (can_listen(six, reinterpret_cast<const sockaddr*>(&any), sizeof any)) return true;
-    if (errno != EADDRNOTAVAIL) return false;  // EADDRNOTAVAIL: the kernel knows IPv6, but it is switched off
+    if (errno != EADDRNOTAVAIL) return false;  // EADDRNOTAVAIL: the kernel has IPv6, but it is disabled
   }
   const Socket four(AF_INET);
   sockaddr_in any = {};
@@ -63,7 +63,7 @@ bool port_is_free(int port) {
   return can_listen(four, reinterpret_cast<const sockaddr*>(&any), sizeof any);
 }
 
-// False when another launch has the lock. An abstract address leaves no file, is let go by the kernel when its owner dies, and
+// False when another launch has the lock. An abstract address leaves no file, is released by the kernel when its owner dies, and
 // is shared by exactly the processes that share the port: those of one network namespace.
 bool bind_lock(int lock, int port) {
   const std::string name = "accelerate/port/" + std::to_string(port);
@@ -75,7 +75,7 @@ bool bind_lock(int lock, int port) {
   return ::bind(lock, reinterpret_cast<const sockaddr*>(&address), size) == 0 || errno != EADDRINUSE;
 }
 
-// All ports that may be tried, those first that the system hands to no socket by itself; each part from a random place on.
+// All candidate ports, those outside the ephemeral range first; each part starts at a random port.
 std::vector<int> candidate_ports() {
   int low = 32'768, high = 60'999;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> low >> high;
@@ -96,7 +96,7 @@ std::vector<int> candidate_ports() {
 bool PortReservation::take(int port) {
   release();
   lock_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  // The lock comes first: looking at a port that another launch has chosen could get in the way of its rank 0.
+  // The lock comes first: probing a port that another launch has chosen could make its rank 0 fail.
   if (bind_lock(lock_, port) && port_is_free(port)) return true;
   release();
   return false;
@@ -106,7 +106,7 @@ int PortReservation::take_any() {
   for (int port : candidate_ports()) {
     if (take(port)) return port;
   }
-  throw DistributedError("No free port was found on which rank 0 could meet the others.");
+  throw DistributedError("No free port was found for rank 0 to listen on.");
 }
 
 void PortReservation::release() {

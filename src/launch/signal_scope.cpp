@@ -29,14 +29,15 @@ SignalScope::SignalScope() {
   ::sigemptyset(&taken_);
   for (int signal : {SIGCHLD, SIGWINCH}) ::sigaddset(&taken_, signal);
   for (int signal : kFromOutside) {
-    if (!is_left_ignored(signal)) ::sigaddset(&taken_, signal);  // a blocked signal would be taken even when it is ignored
+    if (!is_left_ignored(signal))
+      ::sigaddset(&taken_, signal);  // a blocked signal would be delivered here even when it is ignored
   }
   descriptor_ = ::signalfd(-1, &taken_, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (descriptor_ < 0) throw WorkerError(fmt::format("No worker can be watched: {}.", ::strerrordesc_np(errno)));
+  if (descriptor_ < 0) throw WorkerError(fmt::format("Cannot watch the workers: {}.", ::strerrordesc_np(errno)));
   sigset_t blocked = taken_;
-  ::sigaddset(&blocked, SIGTTOU);  // or taking the terminal back would stop us
+  ::sigaddset(&blocked, SIGTTOU);  // else taking the terminal back would stop us
   ::sigprocmask(SIG_BLOCK, &blocked, &mask_before_);
-  // A parent that ignores SIGCHLD hands that down, and then no child's end could be waited for.
+  // An ignored SIGCHLD is inherited, and then waitpid would not report children.
   struct sigaction standard = {};
   ::sigaction(SIGCHLD, &standard, &child_before_);
   ::prctl(PR_GET_CHILD_SUBREAPER, &reaper_before_);

@@ -13,17 +13,17 @@ struct ArrivedSignal {
   pid_t process = 0;
 };
 
-/// While it lives, the signals of a launch (those that are not ignored) wait to be taken instead of acting, and orphans of
-/// workers become our children.
+/// While it lives, the signals of a launch (those that are not ignored) are queued instead of delivered, and orphans of workers
+/// become our children (child subreaper).
 class SignalScope {
  public:
   SignalScope();
-  /// What arrived and was not taken is dropped: the exit code has answered it, or it came from workers that we ended.
+  /// Discards signals still in the queue: the exit code has answered them, or they come from workers that we stopped.
   ~SignalScope();
   SignalScope(const SignalScope&) = delete;
   SignalScope& operator=(const SignalScope&) = delete;
 
-  /// For a worker that is a copy of this process: all is as it was before. Nothing else may be called then.
+  /// For a worker that is a fork of this process: restores the previous state. Nothing else may be called then.
   void release();
 
   /// Becomes readable when a signal can be taken.

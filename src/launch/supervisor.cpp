@@ -14,13 +14,13 @@ namespace {
 
 std::string search_path() {
   if (const char* path = std::getenv("PATH")) return path;
-  return "/bin:/usr/bin";  // what execvp takes when PATH is not set
+  return "/bin:/usr/bin";  // execvp's default when PATH is not set
 }
 
 }  // namespace
 
 int run_launch(const LaunchPlan& plan) {
-  if (plan.workers.empty() || plan.workers.front().argv.empty()) throw UsageError("The launch plan names no program to run.");
+  if (plan.workers.empty() || plan.workers.front().argv.empty()) throw UsageError("The launch plan has no program to run.");
   const ProgramPath program = find_program(plan.workers.front().argv.front(), search_path());
   if (program.exit_code != 0) {
     if (!plan.output.quiet) std::fprintf(stderr, "accelerate launch: %s\n", program.problem.c_str());

@@ -17,7 +17,7 @@
 namespace accelerate::detail {
 namespace {
 
-// Files of /proc have no length to trust; a megabyte is more than any that is meant.
+// Files of /proc report no size; a megabyte is more than any of these has.
 constexpr size_t kMostReportBytes = 1 << 20;
 
 std::string report_text(const std::string& path) {
@@ -28,7 +28,7 @@ std::string report_text(const std::string& path) {
   return text;
 }
 
-// What stands behind `key` and `separator` in the first line that begins with them; empty when there is none.
+// The text after `key` and `separator` in the first line that begins with them; empty when there is none.
 std::string_view value_of(std::string_view text, std::string_view key, char separator) {
   while (!text.empty()) {
     const auto end = text.find('\n');

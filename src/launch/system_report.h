@@ -6,15 +6,15 @@
 
 namespace accelerate::detail {
 
-/// Where the facts of a system are read. Tests name files of their own.
+/// The files that describe a system. Tests substitute their own.
 struct SystemPaths {
   std::string cpuinfo = "/proc/cpuinfo";
   std::string meminfo = "/proc/meminfo";
   std::string os_release = "/etc/os-release";
-  /// What the NVIDIA driver says of itself, and a folder with an entry for each of its GPUs.
+  /// The NVIDIA driver's version file, and a folder with an entry for each of its GPUs.
   std::string nvidia_version = "/proc/driver/nvidia/version";
   std::string nvidia_gpus = "/proc/driver/nvidia/gpus";
-  /// The driver's management library, by the name that dlopen is given.
+  /// The driver's management library (NVML), as a name for dlopen.
   std::string nvml = "libnvidia-ml.so.1";
 };
 
@@ -25,21 +25,21 @@ struct GpuReport {
   std::optional<double> memory_gb = {};
 };
 
-/// The GPUs of a machine and their driver. Texts are empty where nothing is known.
+/// The GPUs of a host and their driver. Strings are empty where nothing is known.
 struct GpuReports {
   std::vector<GpuReport> gpus = {};
   std::string driver = {};
-  /// The newest CUDA that the driver serves, as "13.0".
+  /// The newest CUDA version that the driver supports, as "13.0".
   std::string cuda = {};
 };
 
-/// What a bug report should tell of a machine. Texts are empty where nothing is known.
+/// The facts about a host that a bug report needs. Strings are empty where nothing is known.
 struct SystemReport {
   /// As Python's platform.platform() puts it.
   std::string platform = {};
   std::string operating_system = {};
   std::string cpu = {};
-  /// Cores, not counting hardware threads, and what this process may use of the latter.
+  /// Physical cores, and the hardware threads that this process may use.
   int physical_cores = 0;
   int usable_processors = 0;
   /// In GB of 1024^3 bytes.
@@ -47,7 +47,7 @@ struct SystemReport {
   GpuReports gpu = {};
 };
 
-/// Reads what there is. Files that are missing, unreadable or odd leave their facts out; nothing is an error.
+/// Reads what is available. A missing, unreadable or malformed file leaves its facts empty; it is never an error.
 SystemReport read_system_report(const SystemPaths& paths = {});
 
 /// The part about GPUs: from NVML, or as far as /proc knows them. Neither torch nor CUDA is loaded.

@@ -5,7 +5,7 @@
 namespace accelerate::detail {
 
 /// Lends the terminal on stdin to a worker's process group: a group in the background that reads from it is stopped.
-/// Does nothing when stdin is no terminal, or not this process's to lend. SIGTTOU must be blocked while it is used.
+/// Does nothing when stdin is not a terminal, or this process is not in its foreground. SIGTTOU must be blocked meanwhile.
 class TerminalLoan {
  public:
   /// True when stdin is a terminal and this process is in its foreground.

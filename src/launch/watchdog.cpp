@@ -39,8 +39,8 @@ void close_descriptors_from(unsigned first) {
   for (unsigned descriptor = first; descriptor < end; ++descriptor) ::close(static_cast<int>(descriptor));
 }
 
-// All from here to `keep` runs in a copy of a program that may have threads: only async-signal-safe calls, and nothing is
-// allocated. So /proc is listed by the system call itself.
+// All from here to `keep` runs in a fork of a program that may have threads: only async-signal-safe calls, no allocation. So
+// /proc is listed with the raw system call.
 
 bool environment_has(const char* pid, std::string_view mark) {
   std::array<char, 64> path = {};
@@ -53,15 +53,15 @@ bool environment_has(const char* pid, std::string_view mark) {
   for (ssize_t got = 0; !found && (got = ::read(file, text.data() + kept, text.size() - kept)) > 0;) {
     const std::string_view seen(text.data(), kept + static_cast<size_t>(got));
     found = seen.find(mark) != std::string_view::npos;
-    kept = std::min(mark.size() - 1, seen.size());  // the mark may begin at the end of this piece
+    kept = std::min(mark.size() - 1, seen.size());  // the mark may straddle two chunks
     std::memmove(text.data(), seen.data() + seen.size() - kept, kept);
   }
   ::close(file);
   return found;
 }
 
-// Kills the process when it carries `mark`. It is opened before it is looked at, so that a stranger who is given its number in
-// between is not killed in its place. Returns whether it was there to be killed.
+// Kills the process if its environment has `mark`. A pidfd is opened first, so that an unrelated process that reuses the pid is
+// not killed. Returns whether there was a process to kill.
 bool kill_marked(const char* pid, std::string_view mark) {
   const int process = static_cast<int>(::syscall(SYS_pidfd_open, std::atoi(pid), 0));
   const bool no_such_call = process < 0 && errno == ENOSYS;
@@ -74,7 +74,7 @@ bool kill_marked(const char* pid, std::string_view mark) {
   return killed;
 }
 
-// Looks at every process once. Those that have ended have no environment any more. Returns whether any was killed.
+// Scans every process once. Zombies have no environment any more. Returns whether any process was killed.
 bool kill_all_marked(std::string_view mark) {
   struct Entry {  // as the kernel writes it
     uint64_t number;
@@ -97,9 +97,9 @@ bool kill_all_marked(std::string_view mark) {
   return killed;
 }
 
-// What was being forked while we looked is seen at the next look, and its parent is dead by then; what is in the middle of an
-// exec has no environment, so one look that finds nobody is not enough. Who cannot be killed, because the kernel holds it, is not
-// waited for without end.
+// A process forked during a scan is found by the next one, when its parent is dead; a process in the middle of exec has no
+// environment, so one scan without a match is not enough. The number of scans is bounded: a process in an uninterruptible
+// sleep does not die.
 void end_marked(std::string_view mark) {
   constexpr int kLooks = 500, kQuietLooks = 3;
   const timespec pause = {.tv_sec = 0, .tv_nsec = 10'000'000};
@@ -110,7 +110,7 @@ void end_marked(std::string_view mark) {
 }
 
 [[noreturn]] void keep(int socket, pid_t* groups, int count, std::string_view mark) {
-  ::setsid();  // what is sent to the launcher's group or comes from its terminal is not for us
+  ::setsid();  // ignore signals that are sent to the launcher's group or come from its terminal
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -150,7 +150,7 @@ Watchdog::Watchdog(int count) : mark_(random_mark()) {
   socket_ = ends[0];
   if (pid_ > 0) return;
   release();
-  throw WorkerError(fmt::format("No worker can be started: {}.", ::strerrordesc_np(problem)));
+  throw WorkerError(fmt::format("Cannot start the watchdog of the launch: {}.", ::strerrordesc_np(problem)));
 }
 
 std::string Watchdog::marks() const {
@@ -159,7 +159,7 @@ std::string Watchdog::marks() const {
 }
 
 void Watchdog::dismiss() {
-  ::kill(pid_, SIGKILL);  // rather than asked: somebody may have stopped it
+  ::kill(pid_, SIGKILL);  // SIGKILL, because somebody may have stopped it
   release();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }
@@ -171,7 +171,7 @@ void Watchdog::release() {
 
 void Watchdog::tell(int slot, pid_t group) const {
   const WatchdogMessage message = {.slot = slot, .group = group};
-  // Somebody may have ended or stopped the watchdog; that is no reason to end or to wait.
+  // The watchdog may have been killed or stopped; the launcher neither fails nor blocks because of it.
   ::send(socket_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 

@@ -6,18 +6,18 @@
 
 namespace accelerate::detail {
 
-/// The variable that marks all that a launch has started. A launch inside of another one adds its own mark to the list.
+/// The environment variable that marks every process of a launch. A nested launch appends its own mark to the list.
 inline constexpr char kLaunchMarkVariable[] = "ACCELERATE_LAUNCH_ID";
 
-/// The watchdog of a launch: a small process ("accelerate-wdog") that outlives a launcher that is killed outright, and then
-/// kills the process groups that the launcher had named to it, and every process that carries the launch's mark in its
-/// environment. The kernel kills the workers themselves in that case, but not what they started; and a descendant that has left
-/// its group (setsid, timeout) has lost its ancestors by then, so that nothing but what it inherited tells where it comes from.
+/// The watchdog of a launch: a small process ("accelerate-wdog") that outlives a launcher that got SIGKILL, and then kills the
+/// process groups that the launcher registered, and every process with the launch's mark in its environment. The kernel kills
+/// the workers themselves in that case, but not their children; and a descendant that has left its group (setsid, timeout) is
+/// orphaned by then, so that only its inherited environment identifies it.
 class Watchdog {
  public:
-  /// Starts the process; it can hold `count` groups. Throws WorkerError when no process can be made.
+  /// Starts the process, with room for `count` groups. Throws WorkerError when fork fails.
   explicit Watchdog(int count);
-  /// A watchdog that was not dismissed takes the launcher for dead, and ends what it holds.
+  /// A watchdog that was not dismissed considers the launcher dead, and kills the registered groups.
   ~Watchdog() { release(); }
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -27,15 +27,16 @@ class Watchdog {
   /// The value of `kLaunchMarkVariable` for the workers.
   std::string marks() const;
 
-  /// Names the group that has place `slot` from now on.
+  /// Registers `group` at `slot`.
   void hold(int slot, pid_t group) const { tell(slot, group); }
-  /// The group at `slot` is gone, and its number may be given to strangers.
+  /// The group at `slot` is gone, and its id may be reused by an unrelated process.
   void forget(int slot) { tell(slot, 0); }
 
-  /// The launch is over: ends the process, which touches nothing. Returns when it has ended.
+  /// The launch is over: stops the watchdog, which kills nothing. Returns when it has exited.
   void dismiss();
 
-  /// Closes this process's end. For a worker that is a copy of the launcher: it would be taken for the launcher, alive.
+  /// Closes this process's end. For a worker that is a fork of the launcher: else the watchdog would think that the launcher
+  /// lives.
   void release();
 
  private:

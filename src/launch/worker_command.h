@@ -11,8 +11,8 @@ namespace accelerate::detail {
 /// Whether Python runs the program: a module, NAME.py without --no_python, or a command that begins with python.
 bool is_python(const LaunchSettings& settings);
 
-/// The command of a worker: the program, through python3 (or PYTHON_EXEC) where `is_python` says so. `unbuffered`: its Python
-/// writes at once, as torchrun wants it.
+/// The command of a worker: the program, run by python3 (or PYTHON_EXEC) if `is_python`. `unbuffered`: with python's -u, as
+/// torchrun does.
 std::vector<std::string> worker_command(const LaunchSettings& settings, bool unbuffered, const Environment& environment);
 
 /// The command that has MPI start the processes of `options` on the machines of --mpirun_hostfile.

@@ -50,11 +50,11 @@ void reset_signals() {
 void begin_worker(const WorkerStart& start, pid_t launcher) {
   const auto& [input, streams, watchdog, slot] = start;
   ::setpgid(0, 0);
-  // A launcher that is killed outright cannot stop its workers, so the kernel does.
+  // A launcher that gets SIGKILL cannot stop its workers, so the kernel does.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != launcher) ::_exit(EXIT_FAILURE);  // it died before the line above
   watchdog.hold(slot, ::getpid());
-  // Done here as well as in the launcher, or the program could read before the launcher has come to it.
+  // Done here as well as in the launcher, because the program might read before the launcher gets to it.
   if (input == WorkerInput::terminal) ::tcsetpgrp(STDIN_FILENO, ::getpid());
   if (input == WorkerInput::empty) {
     const int nothing = ::open("/dev/null", O_RDONLY);
@@ -74,7 +74,7 @@ class CpuSet {
     for (const int cpu : cpus) bits_[static_cast<size_t>(cpu) / kBits] |= 1UL << (static_cast<size_t>(cpu) % kBits);
   }
 
-  /// Keeps this process there. CPUs that have gone meanwhile are no reason not to run.
+  /// Pins this process to them. CPUs that went offline meanwhile are not an error.
   void apply() const {
     if (!bits_.empty())
       ::sched_setaffinity(0, bits_.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(bits_.data()));
@@ -88,10 +88,10 @@ class CpuSet {
   std::vector<unsigned long> bits_;
 };
 
-// Only async-signal-safe calls are sure to work in a new process: everything was allocated before.
+// Only async-signal-safe calls are allowed after fork: everything was allocated before.
 [[noreturn]] void become_program(const char* path, const char* shown_path, char* const* argv, char* const* environment) {
   reset_signals();
-  // The path has a slash, so PATH is not searched again; like a shell, this runs a script that names no interpreter with sh.
+  // The path has a slash, so PATH is not searched again; like a shell, execvp runs a script without #! with sh.
   ::execvpe(path, argv, environment);
   ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", shown_path, ::strerrordesc_np(errno));
   ::_exit(126);
@@ -108,7 +108,7 @@ pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()
     become();
     ::_exit(EXIT_FAILURE);
   }
-  // Both sides do it: whichever comes first, the group exists before it is signalled.
+  // Both sides do it: whichever runs first, the group exists before it is signalled.
   ::setpgid(pid, pid);
   return pid;
 }
@@ -139,13 +139,13 @@ bool WorkerProcess::poll() {
     if (!stopped) note_end(status);
   }
   if (gone_) return false;
-  // Orphans of the group have become our children (see SignalScope): those that have ended are not left to lie about, and "no
-  // such child" means that the group is empty. From then on its number may be given to strangers, and is not signalled any more.
+  // Orphans of the group have become our children (see SignalScope): zombies are reaped here, and ECHILD means that the group
+  // is empty. From then on its id may be reused by an unrelated process, and is not signalled any more.
   pid_t reaped = 0;
   while ((reaped = ::waitpid(-pid_, &status, WNOHANG)) > 0) {
     if (reaped == pid_) note_end(status);
   }
-  // What belongs to another user (sudo) cannot be ended, and is not waited for.
+  // A process of another user (sudo) cannot be killed, and is not waited for.
   gone_ = status_ && (reaped < 0 || (::kill(-pid_, 0) != 0 && errno == EPERM));
   return stopped && !status_;
 }

@@ -15,20 +15,20 @@
 
 namespace accelerate::detail {
 
-/// How a worker's stdin begins.
+/// Where a worker's stdin comes from.
 enum class WorkerInput { inherited, terminal, empty };
 
-/// What a new worker begins with.
+/// The initial state of a worker.
 struct WorkerStart {
   WorkerInput input = WorkerInput::inherited;
   WorkerStreams streams = {};
-  /// Hears of the worker's group from the worker itself: the launcher may be killed before it could tell.
+  /// The worker registers its own group there: the launcher may be killed before it could.
   const Watchdog& watchdog;
   int slot;
 };
 
-/// Makes a process for `rank` that leads a group of its own, ends with this one, and begins as `start` says; in it, `become` is
-/// called and must not return. Returns its process id. Throws WorkerError when no process can be made.
+/// Forks a process for `rank` that leads its own group, dies with this one, and starts as `start` says; it calls `become`, which
+/// must not return. Returns its process id. Throws WorkerError when fork fails.
 pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()>& become);
 
 /// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
@@ -41,21 +41,21 @@ class WorkerProcess {
   /// The worker of `rank`, just started as process `pid`.
   WorkerProcess(int rank, pid_t pid) : rank_(rank), pid_(pid), started_(std::chrono::steady_clock::now()) {}
 
-  /// Its place in the launch.
+  /// Its rank.
   int rank() const { return rank_; }
   /// Process id, and the number of its group.
   pid_t pid() const { return pid_; }
-  /// The wait status of the worker itself, once it has ended.
+  /// The wait status of the worker itself, once it has exited.
   std::optional<int> status() const { return status_; }
-  /// From start to end, or until now.
+  /// From start to exit, or until now.
   std::chrono::duration<double> running_time() const;
-  /// True once the worker and all others in its group are gone, or only such are left as we may not signal.
+  /// True once the worker and its whole group are gone, apart from processes that we may not signal.
   bool group_is_gone() const { return gone_; }
 
   /// True when `group` is the worker's, and not gone.
   bool leads(pid_t group) const { return group == pid_ && !gone_; }
 
-  /// Looks, without waiting, at what has ended. Returns true when the worker was stopped (not ended) since the last look.
+  /// Reaps exited processes without blocking. Returns true when the worker was stopped (SIGSTOP) since the last call.
   bool poll();
 
   /// Sends `signal` to everything in the group.

@@ -19,18 +19,18 @@ namespace {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Keys of a terminal that was lent to a worker, or the terminal's own end, act on the worker and not on us.
+// Keys typed at a terminal that was lent to a worker, and its hang-up, signal the worker and not us.
 bool is_end_by_terminal(int status) {
-  if (!WIFSIGNALED(status)) return WEXITSTATUS(status) == 128 + SIGINT;  // programs that tidy up first, and shells
+  if (!WIFSIGNALED(status)) return WEXITSTATUS(status) == 128 + SIGINT;  // programs that clean up first, and shells
   return WTERMSIG(status) == SIGINT || WTERMSIG(status) == SIGQUIT || WTERMSIG(status) == SIGHUP;
 }
 
 std::string describe_end(int status) {
-  if (WIFSIGNALED(status)) return "was ended by " + signal_name(WTERMSIG(status));
+  if (WIFSIGNALED(status)) return "was killed by " + signal_name(WTERMSIG(status));
   return fmt::format("failed with exit code {}", WEXITSTATUS(status));
 }
 
-// What poll takes: rounded up, or a deadline less than a millisecond away would be polled for without a pause.
+// A timeout for poll: rounded up, or it would spin when a deadline is less than a millisecond away.
 int milliseconds_until(std::optional<std::chrono::steady_clock::time_point> deadline) {
   if (!deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now()).count();
@@ -61,7 +61,7 @@ LaunchEnd WorkerSupervisor::run() {
     restarts_left_ = attempt < plan_.max_restarts;
     run_attempt(attempt);
     if (!end_.failed || !restarts_left_) break;
-    say(fmt::format("attempt {} of {}: all ranks are started again.", attempt + 2, plan_.max_restarts + 1));
+    say(fmt::format("attempt {} of {}: restarting all ranks.", attempt + 2, plan_.max_restarts + 1));
   }
   watchdog_.dismiss();
   finish_output();
@@ -85,10 +85,10 @@ void WorkerSupervisor::run_attempt(int attempt) {
     while (const auto signal = signals_.take()) answer(*signal);
     if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
   }
-  terminal_.take_back();  // from a dead group, whom nobody could type to
+  terminal_.take_back();  // from a group that has exited
 }
 
-// Every line that a launch has for the user goes through here.
+// Every message of the launcher goes through here.
 void WorkerSupervisor::say(const std::string& line) { output_.say(line); }
 
 void WorkerSupervisor::start(int attempt) {
@@ -122,8 +122,8 @@ void WorkerSupervisor::lend_terminal() {
   if (lends_terminal_ && !workers_.empty()) terminal_.lend_to(workers_.front().pid());
 }
 
-// Readers of one stdin would each get a part of it, so rank 0 alone has it. A terminal serves the one group in its
-// foreground: a lone program is put there, but with several, Ctrl-C has to come to us, and reading would stop rank 0.
+// Several readers of one stdin would each get a part of it, so only rank 0 has it. A terminal has one foreground group: a
+// single program is put there, but with several, Ctrl-C must reach us, and reading would stop rank 0.
 WorkerInput WorkerSupervisor::input_of(int rank) {
   if (rank != 0) return WorkerInput::empty;
   if (::isatty(STDIN_FILENO) == 0) return WorkerInput::inherited;
@@ -143,7 +143,7 @@ bool WorkerSupervisor::finished() {
   return end_orphans();
 }
 
-// Returns when a signal can be taken, something else that is watched has news, or the deadline has come.
+// Returns when a signal is pending, a watched descriptor is ready, or the deadline has passed.
 void WorkerSupervisor::wait_for_events() {
   std::vector<pollfd> watched = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
   output_.add_to(watched);
@@ -158,9 +158,9 @@ void WorkerSupervisor::answer(const ArrivedSignal& signal) {
     suspend();
   } else if (signal.number == SIGWINCH) {
     output_.resize();
-    send_to_all(SIGWINCH);  // their terminals are not the one that has changed
+    send_to_all(SIGWINCH);  // the terminals of the workers have not changed
   } else if (signal.number == SIGUSR1 || signal.number == SIGUSR2) {
-    send_to_all(signal.number);  // a word to the programs, as Slurm's --signal gives, and no order to end
+    send_to_all(signal.number);  // a notification for the programs, such as Slurm's --signal, not a request to stop
   } else {
     pass_on(signal.number);
   }
@@ -177,7 +177,7 @@ void WorkerSupervisor::act_on_deadline() {
   }
 }
 
-// Ends of several workers may be announced by one SIGCHLD; the process it names is the one that ended first.
+// One SIGCHLD may stand for the exit of several workers; the process it names exited first.
 void WorkerSupervisor::look_at_workers(pid_t first) {
   auto named = std::find_if(workers_.begin(), workers_.end(), [first](auto& worker) { return worker.pid() == first; });
   if (named != workers_.end()) look_at(*named);
@@ -196,8 +196,8 @@ void WorkerSupervisor::look_at(WorkerProcess& worker) {
   if (!ended_before && worker.status() && exit_code_of(*worker.status()) != 0 && !told_to_end) note_failure(worker);
 }
 
-// The others are not stopped at once: what they say about the peer they lost may tell more than the one that died. And where a
-// collective failed, the cause may be one of them: who fails by itself is blamed then.
+// The others are not stopped at once: their errors about the lost peer may say more than the rank that died. And after a failed
+// collective the cause may be one of them: a rank that fails on its own is blamed then.
 void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   const bool first = phase_ == Phase::running;
   if (!first && suspect_ == nullptr) return;
@@ -211,7 +211,7 @@ void WorkerSupervisor::note_failure(const WorkerProcess& worker) {
   }
 }
 
-// A rank that has failed by itself, and has not ended yet.
+// A rank that has failed on its own, and has not exited yet.
 bool WorkerSupervisor::someone_unwinds() const {
   return std::any_of(workers_.begin(), workers_.end(), [this](const WorkerProcess& worker) {
     return !worker.status() && failure_notes_.of(slot_of(worker)) == FailureNote::own;
@@ -230,10 +230,10 @@ void WorkerSupervisor::blame(const WorkerProcess& worker) {
   output_.drain(local_rank);
   const auto lines = output_.last_lines(local_rank);
   say(fmt::format("rank {} {} after {:.1f} s{}{}{}", worker.rank(), describe_end(status), seconds,
-                  failure_notes_.of(slot_of(worker)) == FailureNote::collective ? ", when a collective failed" : "",
+                  failure_notes_.of(slot_of(worker)) == FailureNote::collective ? ", because a collective failed" : "",
                   others == 0   ? "."
-                  : others == 1 ? "; the other rank is stopped."
-                                : "; the other ranks are stopped.",
+                  : others == 1 ? "; stopping the other rank."
+                                : "; stopping the other ranks.",
                   output_.was_just_written(lines) ? " Its last lines are above." : quote_lines(lines)));
 }
 
@@ -247,15 +247,15 @@ void WorkerSupervisor::pass_on(int signal) {
   interrupted_ = interrupted_ || signal == SIGINT;
   if (phase_ == Phase::running) {
     end_ = {.exit_code = 128 + signal,
-            .problem = fmt::format("{} received and passed on to {} worker(s).", signal_name(signal), workers_.size())};
+            .problem = fmt::format("{} received and forwarded to {} worker(s).", signal_name(signal), workers_.size())};
     if (kind_ == WorkerKind::program) say(end_.problem);
   }
   stop(signal);
 }
 
-// The first call starts the clock. What was stopped (SIGSTOP) has to go on in order to end.
+// The first call starts the grace period. A stopped process (SIGSTOP) needs SIGCONT in order to exit.
 void WorkerSupervisor::stop(int signal) {
-  if (suspect_ != nullptr) blame(*suspect_);  // what fails from now on may fail because of the signal
+  if (suspect_ != nullptr) blame(*suspect_);  // ranks that fail from now on may fail because of the signal
   send_to_all(signal);
   send_to_all(SIGCONT);
   stop_signal_ = signal;
@@ -276,7 +276,8 @@ void WorkerSupervisor::send_to_all(int signal) {
   for (pid_t orphan : orphans_) ::kill(orphan, signal);
 }
 
-// What left its worker's group (setsid) and then lost its parent is our child now. The groups' own orphans are not meant.
+// Processes that left their worker's group (setsid) and lost their parent are our children now. Orphans still in a group are
+// handled elsewhere.
 bool WorkerSupervisor::is_orphan(pid_t child) const {
   const auto has = [child, group = ::getpgid(child)](const WorkerProcess& worker) {
     return worker.leads(group) || (worker.pid() == child && !worker.status());
@@ -285,7 +286,7 @@ bool WorkerSupervisor::is_orphan(pid_t child) const {
          std::none_of(workers_.begin(), workers_.end(), has);
 }
 
-// Only the first child that has ended is seen; when it is not ours to reap, the others wait for the end of the launch.
+// waitid reports only the first zombie; if it is not ours to reap, the others stay until the end of the launch.
 void WorkerSupervisor::reap_orphans() {
   siginfo_t ended = {};
   while (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid != 0 && is_orphan(ended.si_pid)) {
@@ -294,10 +295,10 @@ void WorkerSupervisor::reap_orphans() {
   }
 }
 
-// Tells all to end that were not told yet, and returns true when there are none.
+// Signals all that were not signalled yet, and returns true when there are none.
 bool WorkerSupervisor::end_orphans() {
   std::set<pid_t> found;
-  // One that has ended may have left us others since we looked.
+  // A process that exited since the last scan may have left orphans to us.
   bool again = true;
   for (int looks = 0; again && looks < 100; ++looks) {
     again = false;
@@ -308,7 +309,7 @@ bool WorkerSupervisor::end_orphans() {
         continue;
       }
       const bool told = orphans_.contains(child) || found.contains(child);
-      // One that belongs to another user cannot be ended, and is not waited for.
+      // A process of another user cannot be killed, and is not waited for.
       if (!told && ::kill(child, phase_ == Phase::killing ? SIGKILL : stop_signal_) != 0) continue;
       if (!told) ::kill(child, SIGCONT);
       found.insert(child);
@@ -318,31 +319,31 @@ bool WorkerSupervisor::end_orphans() {
   return orphans_.empty() && !again;
 }
 
-// A lone worker was stopped: by Ctrl-Z, or because it read from a terminal that it did not have. After `bg` and `fg` it is we
-// who have it.
+// A single worker was stopped: by Ctrl-Z, or because it read from the terminal in the background. After `bg` and `fg` the
+// terminal is ours.
 void WorkerSupervisor::answer_stop() {
   if (!TerminalLoan::possible()) return suspend();
   lend_terminal();
   workers_.front().send(SIGCONT);
 }
 
-// Ctrl-Z: workers are in groups of their own, which the terminal does not stop with us. The time until we go on does not count.
+// Ctrl-Z: workers have their own groups, which the terminal does not stop with us. The time until we continue does not count.
 void WorkerSupervisor::suspend() {
   const auto began = Clock::now();
   for (auto& worker : workers_) worker.send(SIGSTOP);
   terminal_.take_back();
   output_.clear_rows();
-  ::raise(SIGTTIN);  // unlike SIGSTOP, it does nothing where no shell is there to let us go on
+  ::raise(SIGTTIN);  // unlike SIGSTOP, it has no effect when there is no shell to continue us
   for (auto* moment : {&deadline_, &give_up_}) {
     if (*moment) **moment += Clock::now() - began;
   }
   lend_terminal();
   for (auto& worker : workers_) worker.send(SIGCONT);
-  output_.resize();  // also draws what was taken off
+  output_.resize();  // also redraws the rows that were erased
 }
 
-// What a slow reader of ours has not taken yet is waited for, as writers of its pipe would. Once we are told to stop, it has to
-// take something within each grace period; told again, we wait no longer.
+// Waits for a slow reader of our output, as any writer to its pipe would. Once we are asked to stop, it must read something in
+// each grace period; asked again, we stop waiting.
 void WorkerSupervisor::finish_output() {
   output_.finish();
   deadline_ = give_up_;

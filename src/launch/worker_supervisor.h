@@ -17,7 +17,7 @@
 
 namespace accelerate::detail {
 
-/// Starts one worker and returns its process id. Throws WorkerError when no process can be made.
+/// Starts one worker and returns its process id. Throws WorkerError when fork fails.
 using StartWorker = std::function<pid_t(const WorkerPlan& plan, const WorkerStart& start)>;
 
 /// The worker whose failure ended a launch.
@@ -33,14 +33,14 @@ struct FailedWorker {
 struct LaunchEnd {
   /// What `run_launch` returns.
   int exit_code = 0;
-  /// The rank to blame in the last attempt: see `run_launch`. None when all went well, or a signal to the launcher ended it.
+  /// The rank to blame in the last attempt: see `run_launch`. None on success, or when a signal to the launcher ended it.
   std::optional<FailedWorker> failed = {};
-  /// Why the launch ended when it was not a rank's failure; empty when all went well.
+  /// Why the launch ended when it was not a rank's failure; empty on success.
   std::string problem = {};
 };
 
-/// What workers are. Of programs, the user reads on stderr how they failed, and a lone one may have the terminal. The failure of
-/// a function is for the program that asked for the launch, so of these only restarts are said.
+/// What workers run. Failures of programs are reported on stderr, and a single one may get the terminal. The failure of a
+/// function goes to the program that started the launch, so only restarts are reported.
 enum class WorkerKind { program, function };
 
 /// Starts the workers of a plan, watches over them and ends them. See `run_launch` for the rules.
@@ -52,7 +52,7 @@ class WorkerSupervisor {
   /// Runs the launch to its end.
   LaunchEnd run();
 
-  /// For a worker that is a copy of this process: closes what is the launcher's, and gives SIGCHLD back its meaning.
+  /// For a worker that is a fork of this process: closes the launcher's descriptors and restores SIGCHLD.
   void release_in_child();
 
  private:
@@ -90,22 +90,22 @@ class WorkerSupervisor {
   const StartWorker start_worker_;
   const WorkerKind kind_;
   WorkerOutput output_;
-  SignalScope signals_;                         // before the workers, so that the end of none is missed
+  SignalScope signals_;                         // before the workers, so that no exit is missed
   const std::set<pid_t> preexisting_children_;  // children that this process had before
   Watchdog watchdog_;
   FailureNotes failure_notes_;
   TerminalLoan terminal_;
   std::vector<WorkerProcess> workers_ = {};
-  const WorkerProcess* suspect_ = nullptr;  // the first to fail, while the cause may be one that has not ended yet
+  const WorkerProcess* suspect_ = nullptr;  // the first to fail, while the cause may be a rank that still runs
   bool waits_for_cause_ = false;
-  std::set<pid_t> orphans_ = {};  // of workers, outside their groups, and told to end
+  std::set<pid_t> orphans_ = {};  // orphans of workers outside their groups, already signalled
   Phase phase_ = Phase::running;
   int stop_signal_ = 0;
   bool lends_terminal_ = false;
   bool interrupted_ = false;
   bool restarts_left_ = false;
   std::optional<Clock::time_point> deadline_ = {};
-  std::optional<Clock::time_point> give_up_ = {};  // when we were told to stop: how long a reader of ours may keep us waiting
+  std::optional<Clock::time_point> give_up_ = {};  // set when we are asked to stop: how long a reader of our output may block us
   LaunchEnd end_ = {};
 };
 

@@ -50,7 +50,7 @@ TEST_F(ConfigCommand, DefaultLeavesAFileThatExistsAlone) {
   std::ofstream(home_ / "mine.yaml") << "mine\n";
   const auto result = run({"default", "--config_file", home_ / "mine.yaml"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE(result.output.find("exists already"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("already exists"), std::string::npos) << result.output;
   EXPECT_EQ(content(home_ / "mine.yaml"), "mine\n");
 }
 
@@ -124,10 +124,10 @@ TEST_F(ConfigCommand, WhatCannotBeUnderstoodIsRefusedWithTheClosestName) {
       {{"update", "--mixed_precision", "no"}, "no flag --mixed_precision"},
       {{"--config_file"}, "needs a value"},
       {{"--config_file="}, "is empty"},
-      {{"default", "--mixed_precision", "int8"}, "none of: no, fp16, bf16"},
-      {{"default", "--mixed_precision", "fp8"}, "none of: no, fp16, bf16"},
-      {{"default", "extra"}, "one argument too many"},
-      {{"update", "file.yaml"}, "one argument too many"},
+      {{"default", "--mixed_precision", "int8"}, "one of: no, fp16, bf16"},
+      {{"default", "--mixed_precision", "fp8"}, "one of: no, fp16, bf16"},
+      {{"default", "extra"}, "Unexpected argument"},
+      {{"update", "file.yaml"}, "Unexpected argument"},
       {{"-x"}, "no flag --x"},
       {{"default", "--"}, "no flag --"},
   };

@@ -58,7 +58,7 @@ TEST(LaunchCommandLine, HelpShowsEveryFlagOnceInGroups) {
     EXPECT_EQ(RunningProgram::occurrences(result.output, std::string("\n  ") + flag), 1) << flag;
   }
   EXPECT_FALSE(contains(result.output, "--num-processes"));
-  EXPECT_TRUE(contains(result.output, "What to run on:"));
+  EXPECT_TRUE(contains(result.output, "Hardware selection:"));
 }
 
 TEST(LaunchCommandLine, NamesTheFlagClosestToAnUnknownOne) {

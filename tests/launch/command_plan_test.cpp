@@ -69,11 +69,11 @@ std::string refused(const Words& line, const std::string& config = {}, const Mac
 TEST(LaunchGpus, SeveralGpusOnAMachineWithoutAnyAreSaid) {
   const std::string file = "distributed_type: MULTI_GPU\nnum_processes: 2\n";
   const std::string of_flag = notes_of(planned({"--multi_gpu", "--num_processes", "2", "p"}));
-  EXPECT_NE(of_flag.find("--multi_gpu is given, and no CUDA GPU was found in /proc/driver/nvidia and /dev: a program that finds "
-                         "none either runs on the CPU"),
+  EXPECT_NE(of_flag.find("--multi_gpu is given, but no CUDA GPU was found in /proc/driver/nvidia or /dev: a program that finds "
+                         "none either falls back to the CPU"),
             std::string::npos)
       << of_flag;
-  EXPECT_NE(notes_of(planned({"p"}, file)).find("distributed_type in the config file asks for several GPUs, and no CUDA GPU"),
+  EXPECT_NE(notes_of(planned({"p"}, file)).find("distributed_type in the config file is a multi-GPU type, but no CUDA GPU"),
             std::string::npos);
   EXPECT_EQ(notes_of(planned({"--multi_gpu", "--num_processes", "2", "p"}, {}, machine_with(2))), "");
   EXPECT_EQ(notes_of(planned({"p"}, "distributed_type: MULTI_XPU\nnum_processes: 2\n")), "") << "others are not looked for";
@@ -86,7 +86,7 @@ TEST(LaunchProcesses, TorchrunCountsThoseOfEachMachine) {
   EXPECT_EQ(from_file.workers.size(), 2u);
   EXPECT_EQ(value_of(from_file, "WORLD_SIZE"), "6");
   EXPECT_EQ(value_of(planned({"--nproc_per_node", "gpu", "p"}, {}, machine_with(4)), "WORLD_SIZE"), "4");
-  EXPECT_NE(refused({"--nproc_per_node", "gpu", "p"}).find("is gpu, and no CUDA GPU was found"), std::string::npos);
+  EXPECT_NE(refused({"--nproc_per_node", "gpu", "p"}).find("is gpu, but no CUDA GPU was found"), std::string::npos);
   const auto on_gpus = [](const Words& line, const std::string& in_file = {}) {
     return planned(line, in_file, machine_with(8)).workers.size();
   };
@@ -164,7 +164,7 @@ TEST(LaunchNotes, WhatACppProgramCannotHonourIsNamed) {
   ASSERT_EQ(cpp.notes.size(), 2u);
   EXPECT_EQ(cpp.notes[0], "dynamo_backend (LibTorch has no torch.compile) has no effect on C++ programs.");
   EXPECT_NE(cpp.notes[1].find("use_megatron_lm (Megatron-LM is a Python package)"), std::string::npos) << cpp.notes[1];
-  EXPECT_NE(cpp.notes[1].find(" is refused by the Accelerator of a C++ program."), std::string::npos) << cpp.notes[1];
+  EXPECT_NE(cpp.notes[1].find(" is not supported by C++ programs"), std::string::npos) << cpp.notes[1];
   EXPECT_TRUE(planned({"program.py"}, file).notes.empty());
   EXPECT_TRUE(planned({"python3", "program"}, file).notes.empty());
 }

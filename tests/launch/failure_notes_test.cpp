@@ -54,7 +54,7 @@ TEST(FailureNotes, TheRankThatFailedByItselfIsBlamedAlsoWhenItEndsLast) {
   EXPECT_EQ(blamed.exit_code, 5);
   EXPECT_EQ(RunningProgram::occurrences(blamed.errors, "accelerate launch: rank "), 1) << blamed.errors;
   EXPECT_NE(blamed.errors.find("rank 1 failed with exit code 5"), std::string::npos) << blamed.errors;
-  EXPECT_EQ(blamed.errors.find("when a collective failed"), std::string::npos) << blamed.errors;
+  EXPECT_EQ(blamed.errors.find("because a collective failed"), std::string::npos) << blamed.errors;
 }
 
 TEST(FailureNotes, ARankThatFailedByItselfMayTakeLongerThanTheTimeForLastWords) {
@@ -73,7 +73,7 @@ TEST(FailureNotes, WithoutAnotherFailureTheFirstRankIsBlamedAndTheReportSaysThat
   const auto ended = who_is_blamed(2, "[ $RANK = 1 ] && exit 0; " + kNoteFailure + "exit 4", 60s);
   EXPECT_EQ(ended.exit_code, 4);
   EXPECT_NE(ended.errors.find("rank 0 failed with exit code 4 after "), std::string::npos) << ended.errors;
-  EXPECT_NE(ended.errors.find(" s, when a collective failed; the other rank is stopped."), std::string::npos) << ended.errors;
+  EXPECT_NE(ended.errors.find(" s, because a collective failed; stopping the other rank."), std::string::npos) << ended.errors;
   // One that hangs is told to end, and that is not its failure.
   const auto hung = who_is_blamed(2, "[ $RANK = 1 ] && exec sleep 1000; " + kNoteFailure + "exit 4", 200ms);
   EXPECT_EQ(hung.exit_code, 4);
@@ -92,7 +92,7 @@ TEST(FailureNotes, NotesOfAnAttemptDoNotCountInTheNext) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(run_launch(plan), 6);
   const std::string errors = ::testing::internal::GetCapturedStderr();
-  EXPECT_EQ(RunningProgram::occurrences(errors, "when a collective failed"), 1) << errors;
+  EXPECT_EQ(RunningProgram::occurrences(errors, "because a collective failed"), 1) << errors;
 }
 
 TEST(FailureNotes, FunctionsAreBlamedTheSameWay) {

@@ -247,11 +247,11 @@ TEST(LaunchFlags, NamesOfTorchrunAndMpirunAreUnderstood) {
        std::vector<std::vector<std::string>>{{"-n", "3", "x"}, {"-n3", "x"}, {"-np", "3", "x"}, {"--np", "3", "x"}}) {
     EXPECT_EQ(parse_launch_arguments(line).settings.num_processes, 3) << line.front();
   }
-  EXPECT_NE(refusal_of({"--nnodes", "1:4"}).find("--nnodes is '1:4'; give one whole number"), std::string::npos);
+  EXPECT_NE(refusal_of({"--nnodes", "1:4"}).find("--nnodes is '1:4'; give a single integer"), std::string::npos);
 }
 
 TEST(LaunchFlags, NamesOfOtherLaunchersThatAreNotTakenSayWhatToGiveInstead) {
-  EXPECT_NE(refusal_of({"--rdzv-endpoint=a:1"}).find("meet at --main_process_ip"), std::string::npos);
+  EXPECT_NE(refusal_of({"--rdzv-endpoint=a:1"}).find("use --main_process_ip"), std::string::npos);
   EXPECT_NE(refusal_of({"--num_gpus", "2"}).find("--num_processes"), std::string::npos);
   EXPECT_NE(refusal_of({"-r", "3"}).find("--log_dir"), std::string::npos);
 }

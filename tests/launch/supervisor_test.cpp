@@ -48,7 +48,7 @@ TEST(Supervisor, ARankThatFailsWhileOthersAreStoppedChangesNothing) {
 TEST(Supervisor, SaysWhichSignalEndedARank) {
   const auto result = run_program(launch(2, "[ $RANK = 1 ] && kill -SEGV $$; " + std::string(kWaitForever)));
   EXPECT_EQ(result.exit_code, 128 + SIGSEGV);
-  EXPECT_EQ(RunningProgram::occurrences(result.errors, "rank 1 was ended by SIGSEGV after "), 1) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "rank 1 was killed by SIGSEGV after "), 1) << result.errors;
 }
 
 TEST(Supervisor, TheRankThatEndedFirstIsBlamedEvenWhenItIsSeenTogetherWithOthers) {

@@ -56,7 +56,7 @@ TEST(TestCommand, EndsWithPythonsLineWhenTheProgramSucceeds) {
   tree.write_test_program("echo checking it ... ok");
   const auto result = tree.run({"test"});
   EXPECT_EQ(result.exit_code, 0) << result.errors;
-  EXPECT_TRUE(has(result.output, "none is stored")) << result.output;
+  EXPECT_TRUE(has(result.output, "no config file")) << result.output;
   EXPECT_TRUE(has(result.output, "checking it ... ok\n")) << result.output;
   EXPECT_TRUE(result.output.ends_with(kSuccessLine)) << result.output;
 }
@@ -153,13 +153,13 @@ TEST(ToolCommands, WrongArgumentsAreRefusedByName) {
       {{"test", "--config_fil", "x"}, "The closest is --config_file"},
       {{"test", "--config-fil=x"}, "The closest is --config_file"},
       {{"test", "--config_file"}, "--config_file needs a value"},
-      {{"test", "script.py"}, "'script.py' is one argument too many"},
+      {{"test", "script.py"}, "Unexpected argument 'script.py'"},
       {{"env", "--hlep"}, "The closest is --help"},
       {{"env", "-x"}, "There is no flag"},
-      {{"env", "now"}, "'now' is one argument too many"},
+      {{"env", "now"}, "Unexpected argument 'now'"},
       {{"completion"}, "An argument is missing: bash | zsh"},
       {{"completion", "zhs"}, "The closest is zsh"},
-      {{"completion", "bash", "zsh"}, "'zsh' is one argument too many"},
+      {{"completion", "bash", "zsh"}, "Unexpected argument 'zsh'"},
       {{"completion", "--shell", "bash"}, "There is no flag --shell"},
       {{"manual"}, "Give the name of one manual page"},
       {{"manual", "accelerate-lunch"}, "The closest is accelerate-launch"},

@@ -79,7 +79,7 @@ TEST(LastLines, WhatWasJustPrintedIsNotPrintedAgain) {
   const std::string one = launch_ranks(script, "2>&1").output;
   EXPECT_EQ(RunningProgram::occurrences(one, "cannot open"), 1) << one;
   EXPECT_NE(one.find("\ncannot open shard_17.bin\naccelerate launch: rank 1 failed with exit code 3"), std::string::npos) << one;
-  EXPECT_NE(one.find("; the other rank is stopped. Its last lines are above.\n"), std::string::npos) << one;
+  EXPECT_NE(one.find("; stopping the other rank. Its last lines are above.\n"), std::string::npos) << one;
   // Elsewhere the reader of stderr has not seen what came on stdout.
   const std::string apart = launch_ranks(script).errors;
   EXPECT_NE(apart.find("  | 20\n  | cannot open shard_17.bin\n"), std::string::npos) << apart;

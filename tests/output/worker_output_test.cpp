@@ -140,7 +140,7 @@ TEST(WorkerOutput, AProcessThatIsLeftBehindDoesNotKeepTheLauncher) {
 TEST(WorkerOutput, WorkersDieOfSigpipeWhenTheReaderHasGone) {
   const auto result = run_program(in_shell("\"$0\" \"$@\" | head -1; echo ${PIPESTATUS[0]}", launch_script(2, "exec yes")));
   EXPECT_EQ(result.output, "y\n141\n");
-  EXPECT_EQ(RunningProgram::occurrences(result.errors, "was ended by SIGPIPE"), 1) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "was killed by SIGPIPE"), 1) << result.errors;
 }
 
 TEST(WorkerOutput, ASecondReaderThatHasGoneLeavesTheOtherStreamAlone) {
@@ -346,7 +346,7 @@ TEST(WorkerOutput, TheReportAboutAFailureQuotesTheLastLines) {
   const Words lines = lines_of(result.output);
   ASSERT_EQ(lines.size(), 11u) << result.output;
   EXPECT_TRUE(lines[0].starts_with("accelerate launch: rank 1 failed with exit code 3 after ")) << lines[0];
-  EXPECT_TRUE(lines[0].ends_with(" s; the other rank is stopped. Its last lines:")) << lines[0];
+  EXPECT_TRUE(lines[0].ends_with(" s; stopping the other rank. Its last lines:")) << lines[0];
   EXPECT_EQ(Words(lines.begin() + 1, lines.end()),
             (Words{"  | 14", "  | 15", "  | 16", "  | 17", "  | 18", "  | 19", "  | 20", "  | at 20%", "  | red", "  | end"}));
 }
@@ -354,7 +354,7 @@ TEST(WorkerOutput, TheReportAboutAFailureQuotesTheLastLines) {
 TEST(WorkerOutput, TheReportOfARankThatWroteNothingQuotesNothing) {
   const auto result = run_program(launch_script(2, "[ $RANK = 1 ] || exec sleep 100; exit 3"));
   EXPECT_EQ(lines_of(result.errors).size(), 1u) << result.errors;
-  EXPECT_TRUE(result.errors.ends_with("; the other rank is stopped.\n")) << result.errors;
+  EXPECT_TRUE(result.errors.ends_with("; stopping the other rank.\n")) << result.errors;
 }
 
 TEST(WorkerOutput, QuotedLinesAreCut) {

@@ -137,7 +137,7 @@ class Happening {
     EXPECT_EQ(result.exit_code, ended_by) << result.output << result.errors;
     EXPECT_LT(result.seconds, 110);
     if (event_.target == Target::rank && event_.signal != SIGSTOP) {
-      const std::string blamed = "rank " + std::to_string(event_.rank) + " was ended by SIG" + ::sigabbrev_np(event_.signal);
+      const std::string blamed = "rank " + std::to_string(event_.rank) + " was killed by SIG" + ::sigabbrev_np(event_.signal);
       EXPECT_EQ(RunningProgram::occurrences(result.errors, blamed), 1) << result.errors;
       EXPECT_EQ(RunningProgram::occurrences(result.errors, "accelerate launch: rank "), 1) << result.errors;
     }

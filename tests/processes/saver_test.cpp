@@ -74,7 +74,7 @@ void expect_survived(const std::string& scene, int processes, int seed, const st
   const TemporaryFolder place;
   const auto result = train(scene, place.name(), processes, seed, kKillsOfALaunch);
   EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
-  EXPECT_EQ(RunningProgram::occurrences(result.errors, " was ended by SIGKILL"), kKillsOfALaunch) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, " was killed by SIGKILL"), kKillsOfALaunch) << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, "skips"), 0) << result.errors;
   EXPECT_EQ(last_line(result.output), undisturbed);
   expect_nothing_lost(result.output);

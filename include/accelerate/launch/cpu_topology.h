@@ -9,9 +9,9 @@
 
 namespace accelerate {
 
-/// Which CPUs of a machine are near each other, and near which GPU.
+/// The NUMA nodes of a host's CPUs and GPUs.
 struct CpuTopology {
-  /// CPUs that may be used, by the number of their NUMA node.
+  /// CPUs that may be used, by NUMA node.
   std::map<int, std::vector<int>> nodes = {};
   /// The NUMA node of each GPU, in the order of CUDA's numbers; -1 where it is not known.
   std::vector<int> gpu_nodes = {};

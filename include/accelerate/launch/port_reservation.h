@@ -2,8 +2,8 @@
 
 namespace accelerate {
 
-/// Keeps a port of this machine for rank 0 of one launch: as long as the object lives, no other launch takes the port for
-/// its own, also while rank 0 does not listen there yet. Other programs are not kept away.
+/// Reserves a port of this host for rank 0 of one launch: while the object lives, no other launch takes the port, even if rank 0
+/// does not listen on it yet. Other programs are not prevented from using it.
 class PortReservation {
  public:
   PortReservation() = default;
@@ -11,15 +11,15 @@ class PortReservation {
   PortReservation(const PortReservation&) = delete;
   PortReservation& operator=(const PortReservation&) = delete;
 
-  /// Reserves `port` when rank 0 could listen there at every address of this machine, IPv4 and IPv6, and no other launch
-  /// has it. Returns whether it did. What was reserved before is given up.
+  /// Reserves `port` if rank 0 could listen on it at every address of this host, IPv4 and IPv6, and no other launch has it.
+  /// Returns whether it did. Releases the previous reservation.
   bool take(int port);
 
-  /// Reserves a free port and returns it: one that the system gives to no outgoing connection, while there are such.
+  /// Reserves a free port and returns it, if possible one outside the ephemeral port range.
   /// Throws DistributedError when there is none.
   int take_any();
 
-  /// Gives the port up.
+  /// Releases the port.
   void release();
 
  private:

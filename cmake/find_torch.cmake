@@ -2,9 +2,9 @@
 #   accelerate::torch          what our library links; accelerateConfig.cmake defines the same name for consumers
 #   ACCELERATE_TORCH_HAS_CUDA  whether this is a CUDA build and a CUDA toolkit is here; without a toolkit its CPU part is used
 #   ACCELERATE_TORCH_HAS_NCCL  whether NCCL's header is here too
-# A consumer of the installed package does not come here.
+# Consumers of the installed package do not use this file.
 
-# What an earlier run found may be gone (a removed build/venv); what the user gave is never replaced in silence.
+# A path found by an earlier run may be gone (a removed build/venv); one that the user gave is never replaced silently.
 if(Torch_DIR AND Torch_DIR STREQUAL ACCELERATE_LOCATED_TORCH AND NOT EXISTS "${Torch_DIR}/TorchConfig.cmake")
   unset(Torch_DIR CACHE)
 endif()

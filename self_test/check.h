@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-/// What `accelerate test` runs on every process: checks of this machine, this configuration and this build.
+/// What `accelerate test` runs on every rank: checks of this host, this configuration and this build.
 namespace accelerate {
 class Accelerator;
 }
@@ -17,7 +17,7 @@ namespace accelerate::self_test {
 
 using Numbers = std::vector<int64_t>;
 
-/// What a check found wrong on this process. Nothing is thrown: a process that left a check early would leave its peers waiting.
+/// The failures of a check on this rank. Nothing is thrown: a rank that leaves a check early would hang its peers.
 class Findings {
  public:
   /// `what` is a sentence without its end: "gather kept the order of the processes".
@@ -54,13 +54,13 @@ struct Streams {
 };
 
 /// Runs `checks` in their order and stops after the first that fails on any process. Returns the exit code, the same on all
-/// processes: 0, or 1. An exception in a check is told and thrown on, because peers may be waiting inside of that check.
+/// processes: 0, or 1. An exception in a check is reported and rethrown, because peers may be waiting inside that check.
 int run_checks(std::span<const Check> checks, Accelerator& accelerator, const Streams& streams = {});
 
 /// The checks of `accelerate test`.
 std::span<const Check> all_checks();
 
-/// The options that a check makes an accelerator of its own with: a peer that is missing is told after minutes, not half an hour.
+/// The options of an accelerator that a check creates: a missing peer is a timeout after minutes, not half an hour.
 AcceleratorOptions patient(AcceleratorOptions options = {});
 
 /// A tensor of these integers on the accelerator's device.

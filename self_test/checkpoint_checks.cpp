@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kBatches = 6;      // of an epoch, on each process
 constexpr int64_t kSavedBehind = 2;  // the batch after which the checkpoint is taken
 
-/// A name that nothing has yet, the same on all processes. On every machine one of them removes what was made there.
+/// A new name, the same on all ranks. One rank per node removes the folder.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const Accelerator& accelerator) : removes_(accelerator.is_local_main_process()) {
@@ -50,7 +50,7 @@ struct StepCount {
   void load_state_dict(const StateDict& state) { steps = state.at("steps").get<int64_t>(); }
 };
 
-/// Where a run has come to, all of it in one row of numbers.
+/// The state of a run as one vector of numbers.
 at::Tensor outcome_of(const torch::nn::Sequential& net, const torch::optim::SGD& sgd, const StepCount& count) {
   std::vector<at::Tensor> all;
   for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().cpu().to(at::kDouble).reshape({-1}));
@@ -62,7 +62,7 @@ at::Tensor outcome_of(const torch::nn::Sequential& net, const torch::optim::SGD&
 
 void check_resuming(const Accelerator& accelerator, Findings& findings, bool async, const std::string& name) {
   const ScratchFolder folder(accelerator);
-  // Folders for what is temporary are not shared between machines.
+  // Temporary folders are not shared between nodes.
   Accelerator own(patient({.project = {.save_on_each_node = true}}));
   set_seed(11);
   const auto inputs = at::randn({kBatches * own.num_processes() * 2, 3});
@@ -89,9 +89,9 @@ void check_resuming(const Accelerator& accelerator, Findings& findings, bool asy
   findings.equal(finish_epoch(kSavedBehind), kBatches, "an epoch in which a checkpoint is saved has all of its batches" + name);
   const auto went_on = outcome_of(net, sgd, count);
   own.load_state(folder.path().string());
-  findings.equal(count.steps, kSavedBehind, "a registered object is what it was when it was saved" + name);
-  findings.equal(finish_epoch(0), kBatches - kSavedBehind, "a loader goes on behind the batch of the checkpoint" + name);
-  findings.equal(outcome_of(net, sgd, count), went_on, "a run that is loaded ends as the one that went on" + name);
+  findings.equal(count.steps, kSavedBehind, "a registered object has the value that was saved" + name);
+  findings.equal(finish_epoch(0), kBatches - kSavedBehind, "a loader resumes after the batch of the checkpoint" + name);
+  findings.equal(outcome_of(net, sgd, count), went_on, "a resumed run ends like the uninterrupted one" + name);
   own.wait_for_everyone();
 }
 
@@ -99,7 +99,7 @@ void check_resuming(const Accelerator& accelerator, Findings& findings, bool asy
 
 void check_checkpoints(Accelerator& accelerator, Findings& findings) {
   check_resuming(accelerator, findings, false, "");
-  check_resuming(accelerator, findings, true, ", saved while training goes on");
+  check_resuming(accelerator, findings, true, ", saved asynchronously");
 }
 
 }  // namespace accelerate::self_test

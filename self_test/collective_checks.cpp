@@ -26,7 +26,7 @@ at::Tensor all_parts(const Accelerator& accelerator) {
 void check_gather(Accelerator& accelerator, Findings& findings) {
   const auto mine = part_of(accelerator, accelerator.process_index()), all = all_parts(accelerator);
   const int64_t world = accelerator.num_processes();
-  findings.equal(accelerator.gather(mine), all, "gather joins the tensors in the order of the processes");
+  findings.equal(accelerator.gather(mine), all, "gather concatenates the tensors in rank order");
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt, at::kByte}) {
     findings.equal(accelerator.gather(mine.to(dtype)), all.to(dtype),
                    std::string("gather works on tensors of dtype ") + c10::toString(dtype));
@@ -46,9 +46,8 @@ void check_reduce(Accelerator& accelerator, Findings& findings) {
   const auto rows = all_parts(accelerator).to(at::kFloat).reshape({world, world});
   findings.equal(accelerator.reduce(mine), rows.sum(0), "reduce adds the tensors of all processes");
   findings.equal(accelerator.reduce(mine, Reduction::mean), rows.sum(0) / world, "reduce with mean averages them");
-  findings.equal(accelerator.reduce(mine, Reduction::max), rows.amax(0), "reduce with max keeps the greatest");
-  findings.equal(mine, part_of(accelerator, accelerator.process_index()).to(at::kFloat),
-                 "reduce leaves what it was given as it was");
+  findings.equal(accelerator.reduce(mine, Reduction::max), rows.amax(0), "reduce with max takes the maximum");
+  findings.equal(mine, part_of(accelerator, accelerator.process_index()).to(at::kFloat), "reduce does not change its input");
 }
 
 void check_broadcast(Accelerator& accelerator, Findings& findings) {
@@ -63,11 +62,10 @@ void check_padding(Accelerator& accelerator, Findings& findings) {
   const int64_t rank = accelerator.process_index(), world = accelerator.num_processes();
   const auto options = at::TensorOptions(at::kLong).device(accelerator.device());
   const auto row = at::full({rank + 1}, rank + 1, options), rest = at::zeros({world - rank - 1}, options);
-  findings.equal(accelerator.pad_across_processes(row), at::cat({row, rest}), "padding fills up with zeros behind the data");
-  findings.equal(accelerator.pad_across_processes(row, {.pad_first = true}), at::cat({rest, row}),
-                 "pad_first fills up before them");
+  findings.equal(accelerator.pad_across_processes(row), at::cat({row, rest}), "padding appends zeros");
+  findings.equal(accelerator.pad_across_processes(row, {.pad_first = true}), at::cat({rest, row}), "pad_first prepends zeros");
   const auto wide = accelerator.pad_across_processes(row.unsqueeze(0), {.dim = 1, .pad_index = -1});
-  findings.equal(wide, at::cat({row, rest - 1}).unsqueeze(0), "padding works along another dimension, with another number");
+  findings.equal(wide, at::cat({row, rest - 1}).unsqueeze(0), "padding works along another dimension, with another value");
   findings.equal(accelerator.gather(accelerator.pad_across_processes(row)).size(0), world * world,
                  "padded tensors can be gathered");
 }
@@ -79,7 +77,7 @@ void check_objects(Accelerator& accelerator, Findings& findings) {
     expected.push_back("rank " + std::string(static_cast<size_t>(i) * 1000, '.') + std::to_string(i));
   const auto& mine = expected.at(static_cast<size_t>(rank));
   findings.equal(accelerator.gather_object(std::vector<std::string>{mine}), expected,
-                 "gather_object keeps texts and their order");
+                 "gather_object keeps strings in rank order");
   const auto nested = accelerator.gather_object(std::vector<std::map<std::string, Numbers>>{{{"numbers", range(0, rank)}}});
   for (int i = 0; i < world; ++i) {
     findings.equal(nested.at(static_cast<size_t>(i)).at("numbers"), range(0, i), "gather_object keeps nested objects");

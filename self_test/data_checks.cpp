@@ -14,7 +14,7 @@ namespace {
 using Batches = std::vector<Numbers>;
 using Loader = DataLoader<at::Tensor>;
 
-// The samples of a process in a step, in a way of sharing data out that leaves the order of the dataset as it is.
+// The samples of a rank in a step, when sharding keeps the order of the dataset.
 constexpr int64_t kShare = 4;
 
 at::Tensor sample(int64_t i) { return at::scalar_tensor(i, at::kLong); }
@@ -108,7 +108,7 @@ void check_even_length(Findings& findings, const Mode& mode) {
     const auto mine = batches_of(loader);
     expect_full_batches(findings, mine, 3, mode.name);
     findings.equal(together(accelerator, mine), range(0, length),
-                   std::string("the processes share the data out with ") + mode.name);
+                   std::string("the data is sharded over the ranks with ") + mode.name);
   }
   for (const auto& batch : loader) {
     findings.expect(batch.device().type() == accelerator.device().type(),
@@ -174,11 +174,12 @@ void check_uneven_data(Accelerator& first, Findings& findings) {
     auto mine = batches_of(prepared(even, mode, length));
     if (even.num_processes() > 1) {
       expect_full_batches(findings, mine, 3, std::string("even_batches and ") + mode.name);
-      findings.equal(together(even, mine), filled_up(even, length), std::string("even_batches fills up with ") + mode.name);
+      findings.equal(together(even, mine), filled_up(even, length),
+                     std::string("even_batches completes the last batch with ") + mode.name);
     }
     mine = batches_of(prepared(even, mode, length, {.drop_last = true}));
     expect_full_batches(findings, mine, 2, std::string("drop_last and ") + mode.name);
-    findings.equal(together(even, mine), range(0, 2 * step), std::string("drop_last leaves the end out with ") + mode.name);
+    findings.equal(together(even, mine), range(0, 2 * step), std::string("drop_last drops the last batch with ") + mode.name);
 
     auto uneven_configuration = configuration(mode);
     uneven_configuration.even_batches = false;
@@ -190,13 +191,13 @@ void check_uneven_data(Accelerator& first, Findings& findings) {
 
 void check_shuffled_data(Accelerator& first, Findings& findings) {
   const int64_t length = 3 * kShare * first.num_processes();
-  // Seeds that differ: the order must be the main process's all the same.
+  // The seeds differ, but the order must be that of the main process.
   set_seed(static_cast<uint64_t>(first.process_index()));
   for (const auto& mode : {kSharded[0], kSharded[1], kDispatched[0]}) {
     Accelerator accelerator(patient({.dataloader = configuration(mode)}));
     const auto loader = prepared(accelerator, mode, length, {.shuffle = true});
     const auto samples = together(accelerator, batches_of(loader));
-    findings.equal(sorted(samples), range(0, length), std::string("a shuffle leaves no sample out with ") + mode.name);
+    findings.equal(sorted(samples), range(0, length), std::string("a shuffle keeps every sample with ") + mode.name);
     findings.expect(samples != range(0, length), std::string("a shuffle changes the order with ") + mode.name);
   }
   Accelerator accelerator(patient({.dataloader = {.use_seedable_sampler = true, .data_seed = 42}}));
@@ -206,7 +207,7 @@ void check_shuffled_data(Accelerator& first, Findings& findings) {
     return together(accelerator, batches_of(loader));
   };
   const auto epoch_0 = pass(0), epoch_1 = pass(1);
-  findings.equal(sorted(epoch_0), range(0, length), "a seedable shuffle leaves no sample out");
+  findings.equal(sorted(epoch_0), range(0, length), "a seedable shuffle keeps every sample");
   findings.expect(epoch_0 != epoch_1, "epochs of a seedable shuffle differ");
   set_seed(99);
   findings.equal(pass(1), epoch_1, "an epoch of a seedable shuffle can be repeated");
@@ -222,7 +223,7 @@ void check_batch_samplers(Accelerator&, Findings& findings) {
   for (int64_t step = 0; step < static_cast<int64_t>(mine.size()); ++step) {
     const int64_t batch = count - 1 - (step * world + rank);
     findings.equal(mine[static_cast<size_t>(step)], range(batch * kShare, (batch + 1) * kShare),
-                   "the batches of a batch sampler are dealt out in turn");
+                   "the batches of a batch sampler are assigned round-robin");
   }
 }
 
@@ -235,7 +236,7 @@ void check_skipped_batches(Accelerator&, Findings& findings) {
     const auto mine = batches_of(rest);
     expect_full_batches(findings, mine, 1, std::string("skip_first_batches and ") + mode.name);
     findings.equal(together(accelerator, mine), range(2 * step, 3 * step),
-                   std::string("skip_first_batches goes on behind what it skips with ") + mode.name);
+                   std::string("skip_first_batches continues after the skipped batches with ") + mode.name);
   }
 }
 

@@ -36,11 +36,11 @@ std::string text_of(const at::Tensor& tensor) {
 }  // namespace
 
 void Findings::expect(bool holds, const std::string& what) {
-  if (!holds) problems_.push_back("it does not hold that " + what + ".");
+  if (!holds) problems_.push_back("'" + what + "' does not hold.");
 }
 
 void Findings::differ(const std::string& what, const std::string& got, const std::string& expected) {
-  problems_.push_back("it does not hold that " + what + ": expected " + expected + ", found " + got + ".");
+  problems_.push_back("'" + what + "' does not hold: expected " + expected + ", found " + got + ".");
 }
 
 void Findings::equal(int64_t got, int64_t expected, const std::string& what) {
@@ -66,7 +66,7 @@ void Findings::equal(const at::Tensor& got, const at::Tensor& expected, const st
 }
 
 void Findings::near(double got, double expected, double tolerance, const std::string& what) {
-  // Written so that what is no number is no match.
+  // Written so that NaN never matches.
   if (!(std::abs(got - expected) <= tolerance)) {
     differ(what, format("{:.9g}", got), format("{:.9g} within {:g}", expected, tolerance));
   }

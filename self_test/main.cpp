@@ -13,7 +13,7 @@ namespace {
 constexpr std::array kChecks = {
     Check{"ranks and devices", check_ranks},
     Check{"running code on one process", check_running_on_one_process},
-    Check{"letting one process go first", check_order_of_processes},
+    Check{"main_process_first", check_order_of_processes},
     Check{"triggers", check_triggers},
     Check{"splitting between processes", check_splitting},
     Check{"gather", check_gather},
@@ -26,7 +26,7 @@ constexpr std::array kChecks = {
     Check{"sharded data", check_sharded_data},
     Check{"dispatched data", check_dispatched_data},
     Check{"iterable data", check_iterable_data},
-    Check{"data that do not come out even", check_uneven_data},
+    Check{"uneven data", check_uneven_data},
     Check{"shuffled data", check_shuffled_data},
     Check{"batch samplers", check_batch_samplers},
     Check{"skipping batches", check_skipped_batches},
@@ -47,7 +47,7 @@ int run() {
   try {
     return run_checks(kChecks, accelerator);
   } catch (const std::exception&) {
-    // It was told. The others may be waiting inside of the check, and the end of the group would wait for them.
+    // It was reported. Other ranks may be waiting inside the check, and destroying the process group would wait for them.
     std::fflush(nullptr);
     std::_Exit(1);
   }
@@ -63,7 +63,7 @@ int main() {
   try {
     return accelerate::self_test::run();
   } catch (const std::exception& error) {
-    // No check has begun: the processes did not even meet.
+    // No check has begun: the rendezvous failed.
     std::fprintf(stderr, "accelerate test: %s\n", error.what());
     return 1;
   }

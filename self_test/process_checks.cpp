@@ -53,7 +53,7 @@ std::vector<std::string> lines_of(const std::filesystem::path& path) {
 template <class Enter>
 void check_first(Accelerator& accelerator, Findings& findings, const std::string& scope, bool is_first, Enter enter) {
   const MachineFolder folder(accelerator);
-  findings.expect(!folder.path().empty(), "a folder could be made in the temporary folder");
+  findings.expect(!folder.path().empty(), "a folder can be created in the temporary folder");
   {
     const auto first = enter();
     append(folder.path() / "order", is_first ? "first" : "other");
@@ -77,10 +77,10 @@ void check_ranks(Accelerator& accelerator, Findings& findings) {
   findings.equal(accelerator.local_process_index(), launch.local_process_index, "the local rank is that of the launcher");
   findings.equal(accelerator.is_main_process(), rank == 0, "the main process is rank 0");
   findings.equal(accelerator.is_last_process(), rank == world - 1, "the last process has the highest rank");
-  findings.equal(accelerator.gather_object(Numbers{rank}), range(0, world), "the ranks are 0 to the number of processes - 1");
+  findings.equal(accelerator.gather_object(Numbers{rank}), range(0, world), "the ranks are 0 to world size - 1");
   const auto device = accelerator.device();
   const auto kinds = accelerator.gather_object(std::vector<std::string>{c10::DeviceTypeName(device.type())});
-  findings.equal(kinds, std::vector<std::string>(kinds.size(), kinds.front()), "all processes compute on one kind of device");
+  findings.equal(kinds, std::vector<std::string>(kinds.size(), kinds.front()), "all processes use the same device type");
   const auto places = accelerator.gather_object(std::vector<std::string>{launch.machine + " " + device.str()});
   const std::set<std::string> different(places.begin(), places.end());
   findings.expect(device.is_cpu() || different.size() == places.size(), "every process has a device of its own");
@@ -118,18 +118,18 @@ void check_triggers(Accelerator& accelerator, Findings& findings) {
   for (int setter = 0; setter < accelerator.num_processes(); ++setter) {
     if (accelerator.process_index() == setter) accelerator.set_trigger();
     findings.expect(accelerator.check_trigger(), "every process sees a trigger that rank " + std::to_string(setter) + " has set");
-    findings.expect(!accelerator.check_trigger(), "a trigger is lowered once it was seen");
+    findings.expect(!accelerator.check_trigger(), "check_trigger resets the trigger");
   }
 }
 
 void check_splitting(Accelerator& accelerator, Findings& findings) {
   const int64_t rank = accelerator.process_index(), world = accelerator.num_processes();
   findings.equal(accelerator.split_between_processes(range(0, 2 * world)), range(2 * rank, 2 * rank + 2),
-                 "a list of twice as many as there are processes gives each its two");
+                 "a list of twice the world size gives each rank two elements");
   const int64_t extra = 17 % world, share = 17 / world;
   const int64_t start = rank * share + std::min(rank, extra);
   const auto mine = range(start, start + share + (rank < extra ? 1 : 0));
-  findings.equal(accelerator.split_between_processes(range(0, 17)), mine, "the first processes get the odd elements of 17");
+  findings.equal(accelerator.split_between_processes(range(0, 17)), mine, "the first ranks get the remaining elements of 17");
   findings.equal(numbers_of(accelerator.split_between_processes(integers(accelerator, range(0, 17)))), mine,
                  "a tensor is split as a list is");
   using Columns = std::map<std::string, Numbers>;

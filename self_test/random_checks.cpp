@@ -10,7 +10,7 @@ namespace {
 
 at::Tensor drawn(c10::Device device) { return at::randn({8}, at::TensorOptions(at::kFloat).device(device)); }
 
-// Rows of what every process drew.
+// The random numbers of each rank, one row per rank.
 at::Tensor gathered(const Accelerator& accelerator, const at::Tensor& row) {
   return accelerator.gather(row.to(accelerator.device()).unsqueeze(0));
 }
@@ -26,7 +26,7 @@ void check_seeds(Accelerator& accelerator, Findings& findings) {
   for (const auto device : {c10::Device(at::kCPU), accelerator.device()}) {
     set_seed(42);
     const auto first = drawn(device);
-    expect_alike(accelerator, findings, first, "processes with one seed draw the same on " + device.str());
+    expect_alike(accelerator, findings, first, "ranks with the same seed draw the same numbers on " + device.str());
     set_seed(42);
     findings.equal(drawn(device), first, "a seed set again gives the same numbers on " + device.str());
     set_seed(42, {.device_specific = true});

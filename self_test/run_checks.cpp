@@ -43,7 +43,7 @@ int run_checks(std::span<const Check> checks, Accelerator& accelerator, const St
     show(format("checking {} ... ", check.name));
     const auto findings = run_here(check, accelerator, streams);
     const bool failed_here = !findings.problems().empty();
-    // Told before the verdicts are gathered: it may be the collective that does not work.
+    // Reported before the results are gathered: the collective itself may be broken.
     if (failed_here) show("FAILED\n");
     tell_problems(streams.problems, check, accelerator, findings.problems());
     const auto failures = accelerator.reduce(integers(accelerator, {failed_here ? 1 : 0}));

@@ -2,7 +2,7 @@
 
 #include "check.h"
 
-/// The checks, by the part of the library that they hold to its word.
+/// The checks, by the part of the library that they test.
 namespace accelerate::self_test {
 
 // process_checks.cpp

@@ -24,7 +24,7 @@ constexpr int64_t kSteps = 6;  // steps of an epoch
 constexpr int kEpochs = 3;
 constexpr double kRate = 0.05;
 
-// Weights of float32 that were summed up in another order.
+// Tolerance for float32 weights that were summed in another order.
 constexpr double kTolerance = 1e-5;
 // Operators that round to 8 (bf16) or 11 (fp16) bits, a few times in each of the steps.
 constexpr double kRoundedTolerance = 3e-2;
@@ -127,12 +127,12 @@ void check_run(const Accelerator& accelerator, Findings& findings, const Run& ru
   const bool rounded = run.precision != Precision::no;
   const double tolerance = rounded ? kRoundedTolerance : kTolerance;
   findings.near((here - alone).abs().max().item<double>(), 0, tolerance,
-                "the weights end where a single process ends " + run.name + " (greatest difference)");
+                "the weights match those of a single process " + run.name + " (greatest difference)");
   findings.expect((alone - weights_of(small_net())).abs().max().item<double>() > 5 * tolerance,
-                  "a single process has learned something " + run.name);
+                  "training in a single process changes the weights " + run.name);
 }
 
-// Where fp16 cannot be calculated with, it is not checked.
+// fp16 is checked only where it is supported.
 std::vector<Precision> precisions(const Accelerator& accelerator) {
   std::vector<Precision> all = {Precision::no, Precision::bf16};
   if (accelerator.device().is_cuda()) all.push_back(Precision::fp16);
@@ -152,7 +152,7 @@ void check_training(Accelerator& accelerator, Findings& findings) {
 
 void check_accumulation(Accelerator& accelerator, Findings& findings) {
   check_run(accelerator, findings, {.name = "over 2 batches", .accumulation = 2});
-  check_run(accelerator, findings, {.name = "over 4 batches, which do not come out even", .accumulation = 4});
+  check_run(accelerator, findings, {.name = "over 4 batches, which do not divide the epoch", .accumulation = 4});
 }
 
 void check_schedules(Accelerator& accelerator, Findings& findings) {
@@ -171,7 +171,7 @@ void check_precision(Accelerator& accelerator, Findings& findings) {
     {
       const auto scope = own.autocast();
       findings.equal(c10::toString(at::linear(ones, ones).scalar_type()), c10::toString(wanted),
-                     "autocast calculates in its dtype" + name);
+                     "autocast computes in its dtype" + name);
     }
     findings.equal(c10::toString(at::linear(ones, ones).scalar_type()), "Float", "autocast ends with its scope" + name);
     auto model = own.prepare(torch::nn::Linear(2, 2));

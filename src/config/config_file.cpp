@@ -18,7 +18,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// Nobody writes a configuration as long as this; it would only keep a parser busy.
+/// No real configuration is this large; it would only keep the parser busy.
 constexpr uint64_t kLargestConfig = 1u << 20;
 
 bool is_json_name(const std::string& path) { return path.ends_with(".json"); }
@@ -29,16 +29,16 @@ void check_is_file(const std::string& path) {
     const bool missing = errno == ENOENT || errno == ENOTDIR;
     if (!missing) throw ConfigError(fmt::format("{} cannot be read: {}.", path, std::strerror(errno)));
     throw ConfigError(
-        fmt::format("{} does not exist. `accelerate config` writes a configuration; --config_file names another.", path));
+        fmt::format("{} does not exist. `accelerate config` writes a configuration; --config_file chooses another.", path));
   }
-  if (S_ISDIR(status.st_mode)) throw ConfigError(fmt::format("{} is a folder; give the file in it.", path));
+  if (S_ISDIR(status.st_mode)) throw ConfigError(fmt::format("{} is a folder; give the path of a file in it.", path));
   if (!S_ISREG(status.st_mode)) {
-    throw ConfigError(fmt::format("{} is {}, not a regular file. Save the configuration to a file and name that.", path,
-                                  file_kind(status.st_mode)));
+    throw ConfigError(
+        fmt::format("{} is {}, not a regular file. Save the configuration to a file first.", path, file_kind(status.st_mode)));
   }
 }
 
-/// In a mapping, an empty one becomes null, at any depth.
+/// Replaces empty mappings inside a mapping by null, at any depth.
 void empty_to_null(nlohmann::json& mapping) {
   for (auto& nested : mapping) {
     if (nested.is_object() && nested.empty()) {
@@ -49,7 +49,7 @@ void empty_to_null(nlohmann::json& mapping) {
   }
 }
 
-/// What Python writes: not keys without a value, and not mappings without a key.
+/// What Python writes: no keys without a value, and no empty mappings.
 nlohmann::json stored_fields(const Config& config) {
   nlohmann::json fields = config.fields, stored = nlohmann::json::object();
   empty_to_null(fields);
@@ -59,7 +59,7 @@ nlohmann::json stored_fields(const Config& config) {
   return stored;
 }
 
-/// The file that `path` leads to: a link is followed, also one to nothing.
+/// `path` with symlinks resolved, including dangling ones.
 std::filesystem::path target_of(const std::string& path) {
   std::filesystem::path target = path;
   std::error_code problem;
@@ -74,7 +74,7 @@ void check_may_write(const std::filesystem::path& target) {
   struct stat status {};
   if (::stat(target.c_str(), &status) != 0) return;
   if (S_ISDIR(status.st_mode))
-    throw ConfigError(fmt::format("Cannot write {}: it is a folder; give the file in it.", target.string()));
+    throw ConfigError(fmt::format("Cannot write {}: it is a folder; give the path of a file in it.", target.string()));
   if (!S_ISREG(status.st_mode))
     throw ConfigError(fmt::format("Cannot write {}: it is {}, not a regular file.", target.string(), file_kind(status.st_mode)));
   if (::access(target.c_str(), W_OK) != 0) {
@@ -86,7 +86,7 @@ void check_may_write(const std::filesystem::path& target) {
 
 Config parse_config(std::string_view text, const std::string& path) {
   if (text.size() > kLargestConfig) {
-    throw ConfigError(fmt::format("{}: a configuration is no larger than {} KiB.", path, kLargestConfig >> 10));
+    throw ConfigError(fmt::format("{}: a configuration file must not be larger than {} KiB.", path, kLargestConfig >> 10));
   }
   try {
     code_points(text);
@@ -126,7 +126,8 @@ void write_config_text(const std::string& text, const std::string& path) {
   check_may_write(target);
   std::error_code problem;
   if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), problem);
-  if (problem) throw ConfigError(fmt::format("Cannot make the folder {}: {}.", target.parent_path().string(), problem.message()));
+  if (problem)
+    throw ConfigError(fmt::format("Cannot create the folder {}: {}.", target.parent_path().string(), problem.message()));
   try {
     OutputFile file(target);
     file.copy_permissions();

@@ -23,7 +23,7 @@ struct Config {
 /// ConfigError names the file, the line, what was expected and, for an unknown key, the closest one.
 Config parse_config(std::string_view text, const std::string& path);
 
-/// The same of a file. ConfigError when it is missing, no file, or cannot be read.
+/// The same for a file. ConfigError when it does not exist, is not a regular file, or cannot be read.
 Config read_config(const std::string& path);
 
 /// A configuration made of `values` and the defaults of its schema. ConfigError when `values` does not fit the schema.
@@ -36,17 +36,17 @@ std::string config_text(const Config& config, const std::string& path);
 /// The same as JSON, whatever the name of the file: `accelerate config default` writes this.
 std::string config_json(const Config& config);
 
-/// ConfigError when `path` cannot be written, as far as that can be known without writing.
+/// ConfigError when `path` is not writable, as far as can be checked without writing.
 void check_config_target(const std::string& path);
 
-/// Makes `text` the content of `path`, whole or not at all: links are followed, permissions kept, missing folders made.
-/// ConfigError names the file, and what stood there before is still there.
+/// Replaces the content of `path` by `text` atomically: symlinks are followed, permissions kept, missing folders created.
+/// ConfigError names the file, whose old content is kept.
 void write_config_text(const std::string& text, const std::string& path);
 
 /// Writes `config` to `path` in the format of its name.
 void write_config(const Config& config, const std::string& path);
 
-/// The keys that `config` was made of.
+/// The schema of `config`.
 std::span<const ConfigKey> keys_of(const Config& config);
 
 /// True for a configuration of Amazon SageMaker.

@@ -19,7 +19,7 @@ constexpr std::string_view kNoMegatron = "Megatron-LM is a Python package";
 constexpr std::string_view kNoFp8 = "the fp8 recipes are Python packages (TransformerEngine, torchao, MS-AMP)";
 constexpr std::string_view kNoSharding = "C++ programs do not shard models yet";
 constexpr std::string_view kNoTpu = "LibTorch has no XLA devices";
-constexpr std::string_view kNoSageMaker = "jobs on Amazon SageMaker are started by the Python package";
+constexpr std::string_view kNoSageMaker = "only the Python package launches Amazon SageMaker jobs";
 
 using enum ConfigType;
 
@@ -110,18 +110,18 @@ std::string expected_of(const ConfigKey& key) {
   }
   switch (key.type) {
     case ConfigType::integer:
-      return "a whole number";
+      return "an integer";
     case ConfigType::flag:
     case ConfigType::flag_or_text:
       return "true or false";
     case ConfigType::mapping:
-      return "a mapping of names to values";
+      return "a mapping of keys to values";
     case ConfigType::list:
-      return "a list of texts";
+      return "a list of strings";
     case ConfigType::text:
       break;
   }
-  return "text, in quotes if it would read as something else";
+  return "a string, in quotes if it looks like another type";
 }
 
 }  // namespace accelerate::detail

@@ -5,20 +5,20 @@
 #include <string_view>
 #include <vector>
 
-/// Every key that a configuration file may hold: the one list that loading, `accelerate config` and launching go by.
+/// The schema of configuration files, used by loading, `accelerate config` and launching.
 namespace accelerate::detail {
 
-/// What a value of a key is. Text may be a number that nobody put into quotes; a number and a flag may be in quotes.
+/// The type of a key's value. Text may be an unquoted number; numbers and flags may be quoted.
 enum class ConfigType { text, integer, flag, flag_or_text, mapping, list };
 
 struct ConfigKey {
   std::string_view name;
   ConfigType type;
-  /// The default as JSON, or nothing for a key that must be given.
+  /// The default as JSON, or nothing for a required key.
   std::string_view fallback;
-  /// Allowed words, separated by spaces, or nothing when any value may stand here.
+  /// Allowed words, separated by spaces, or nothing when any value is allowed.
   std::string_view choices = {};
-  /// Why the key has no effect on C++ programs, or nothing when it has one. The value is kept and passed on all the same.
+  /// Why the key has no effect on C++ programs, or nothing when it has one. The value is kept and passed on anyway.
   std::string_view without_effect = {};
 };
 
@@ -34,7 +34,7 @@ const ConfigKey* find_config_key(std::span<const ConfigKey> keys, std::string_vi
 /// The words of `choices`.
 std::vector<std::string> config_choices(const ConfigKey& key);
 
-/// "a whole number", "one of no, fp16, bf16, fp8": what may stand at `key`, for messages.
+/// "an integer", "one of no, fp16, bf16, fp8": the values that `key` accepts, for messages.
 std::string expected_of(const ConfigKey& key);
 
 }  // namespace accelerate::detail

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// `file:12: ` of a key, as far as it is known.
+/// `file:12: ` of a key, if its line is known.
 std::string place_of(const ConfigDocument& document, const std::string& path, std::string_view key) {
   const auto line = document.lines.find(std::string(key));
   return line == document.lines.end() ? path + ": " : fmt::format("{}:{}: ", path, line->second);
@@ -66,7 +66,7 @@ bool is_choice(const ConfigKey& key, const json& value) {
   const auto choices = config_choices(key);
   if (choices.empty()) return true;
   if (!value.is_string()) return false;
-  // Python's launcher does not mind the case of a precision.
+  // Python's launcher ignores the case of a precision.
   const std::string text = key.name == "mixed_precision" ? lower_case(value.get<std::string>()) : value.get<std::string>();
   return std::find(choices.begin(), choices.end(), text) != choices.end();
 }
@@ -79,7 +79,7 @@ void restore_no(json& values, const char* key, const char* word) {
 
 [[noreturn]] void refuse_value(const ConfigKey& key, const json& value, const std::string& place) {
   const std::string closest = value.is_string() ? closest_hint(shown(value.get<std::string>()), config_choices(key)) : "";
-  throw ConfigError(fmt::format("{}{} is {}; expected is {}{}.", place, key.name, shown_value(value), expected_of(key), closest));
+  throw ConfigError(fmt::format("{}{} is {}; expected {}{}.", place, key.name, shown_value(value), expected_of(key), closest));
 }
 
 void bring_up_to_date(json& values) {
@@ -116,13 +116,13 @@ void check_known(const ConfigDocument& document, std::span<const ConfigKey> keys
   const std::string& first = unknown.front();
   std::string others;
   for (size_t i = 1; i < std::min<size_t>(unknown.size(), 6); ++i)
-    others += (i > 1 ? ", " : " Unknown too: ") + shown(unknown[i]);
+    others += (i > 1 ? ", " : " Also unknown: ") + shown(unknown[i]);
   const bool elsewhere = find_config_key(local_config_keys(), first) || find_config_key(sagemaker_config_keys(), first);
   const auto closest = closest_name(shown(first), names);
   const std::string hint = elsewhere ? "; it belongs to another compute_environment"
                            : closest ? fmt::format("; the closest is {}", *closest)
                                      : "";
-  throw ConfigError(fmt::format("{}there is no key {}{}.{}{}", place_of(document, path, first), shown(first), hint, others,
+  throw ConfigError(fmt::format("{}unknown key {}{}.{}{}", place_of(document, path, first), shown(first), hint, others,
                                 others.empty() ? "" : "."));
 }
 
@@ -131,7 +131,7 @@ json default_of(const ConfigKey& key, const ConfigDocument& document, const std:
     throw ConfigError(fmt::format("{}the key {} is missing; give it {}.", place_of(document, path, key.name), key.name,
                                   key.choices.empty() ? "a value" : expected_of(key)));
   }
-  // One process is enough where nothing is distributed; elsewhere the number must come from the command line.
+  // One process without distributed training; otherwise the number must come from the command line.
   if (key.name == "num_processes" && document.values.value("distributed_type", json()) == "NO" &&
       !document.values.contains("num_processes")) {
     return 1;

@@ -7,8 +7,8 @@
 
 namespace accelerate::detail {
 
-/// Every key of the schema that `document` belongs to, with its value or its default. Keys of older versions become those of
-/// today. ConfigError, beginning with `path` and a line where there is one, for keys and values that the schema does not know.
+/// Every key of the document's schema, with its value or its default. Keys of older versions are converted. ConfigError,
+/// beginning with `path` and the line if known, for keys and values that the schema does not allow.
 nlohmann::json complete_values(ConfigDocument document, const std::string& path);
 
 }  // namespace accelerate::detail

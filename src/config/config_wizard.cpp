@@ -39,18 +39,18 @@ class LocalWizard {
     if (is_multi()) ask_machines();
     values_["use_cpu"] =
         type() == "MULTI_CPU" ||
-        (type() == "NO" && interview_.yes("use_cpu", "Should training run on the CPU only, even where there are GPUs?"));
+        (type() == "NO" && interview_.yes("use_cpu", "Should training run on the CPU only, even if there are GPUs?"));
     if (type() == "MULTI_CPU") ask_mpirun();
     values_["dynamo_config"] = ask_dynamo(interview_);
     ask_engine();
     ask_processes();
     if (!values_["use_cpu"] && (is_multi() || type() == "NO")) {
       values_["gpu_ids"] =
-          interview_.text("gpu_ids", "Which devices of this machine should be used? Give their ids, separated by commas.", "all");
+          interview_.text("gpu_ids", "Which GPUs (by id) of this machine should be used? Give a comma-separated list.", "all");
     }
     if (!values_["use_cpu"] && (type() == "NO" || type() == "MULTI_GPU")) {
-      values_["enable_cpu_affinity"] =
-          interview_.yes("enable_cpu_affinity", "Should each process stay on the CPUs near its GPU (NUMA; NVIDIA only)?");
+      values_["enable_cpu_affinity"] = interview_.yes(
+          "enable_cpu_affinity", "Should each process be pinned to the CPUs near its GPU (NUMA affinity; NVIDIA only)?");
     }
     type() == "XLA" ? ask_tpu() : ask_precision();
     tell_without_effect();
@@ -79,17 +79,18 @@ class LocalWizard {
     values_["num_machines"] = num_machines_;
     if (num_machines_ > 1) {
       values_["machine_rank"] =
-          interview_.integer("machine_rank", "Which of them is this one, counted from 0?", 0, 0, num_machines_ - 1);
+          interview_.integer("machine_rank", "What is the rank of this machine, from 0?", 0, 0, num_machines_ - 1);
       values_["main_process_ip"] = interview_.text("main_process_ip", "What is the address of the machine with rank 0?");
       values_["main_process_port"] =
-          interview_.integer("main_process_port", "At which of its ports do the processes meet?", {}, 0, 65535);
+          interview_.integer("main_process_port", "Which port of that machine should be used for the rendezvous?", {}, 0, 65535);
       values_["same_network"] = interview_.yes("same_network", "Are all machines in the same local network?", true);
       if (!values_["same_network"]) {
         values_["rdzv_backend"] =
             interview_.text("rdzv_backend", "Which rendezvous backend should be used (static, c10d, ...)?", "static");
       }
     }
-    values_["debug"] = interview_.yes("debug", "Should collectives be checked while training? Mistakes are found; it is slower.");
+    values_["debug"] =
+        interview_.yes("debug", "Should collectives be checked for mismatches while training? This finds errors but is slower.");
   }
 
   void ask_mpirun() {
@@ -122,12 +123,12 @@ class LocalWizard {
     values_["num_processes"] = 1;
     if (type() == "NO") return;
     const bool engine = !is_multi() && type() != "XLA";
-    const std::string text = fmt::format("How many {} should be used, on all machines together?", engine ? "GPUs" : units_);
-    // One GPU of one machine is no multi-GPU run, and Python's wizard ends there with an error.
+    const std::string text = fmt::format("How many {} should be used in total, over all machines?", engine ? "GPUs" : units_);
+    // One GPU on one machine is not multi-GPU, and Python's wizard fails there with an error.
     const bool needs_two = type() == "MULTI_GPU" && num_machines_ == 1;
     values_["num_processes"] =
         needs_two
-            ? interview_.integer("num_processes", text + " At least 2: one GPU is no distributed training.", {}, 2, 1'000'000)
+            ? interview_.integer("num_processes", text + " At least 2: training on one GPU is not distributed.", {}, 2, 1'000'000)
             : interview_.integer("num_processes", text, 1, 1, 1'000'000);
   }
 
@@ -145,7 +146,7 @@ class LocalWizard {
     values_["tpu_use_cluster"] = interview_.yes("tpu_use_cluster", "Are you using a TPU cluster?");
     if (!values_["tpu_use_cluster"]) return;
     values_["tpu_name"] = interview_.text("tpu_name", "What is the name of the TPU cluster?");
-    values_["tpu_zone"] = interview_.text("tpu_zone", "In which zone is it?");
+    values_["tpu_zone"] = interview_.text("tpu_zone", "In which zone is the TPU cluster?");
     values_["tpu_use_sudo"] = interview_.yes("tpu_use_sudo", "Should `sudo` be used to run a script in a pod?");
     if (interview_.yes("use_commands", "Should something run in each pod when it starts?")) ask_pod_commands();
     values_["tpu_vm"] =
@@ -154,7 +155,7 @@ class LocalWizard {
   }
 
   void ask_pod_commands() {
-    if (interview_.yes("use_command_file", "Is it in a bash script?")) {
+    if (interview_.yes("use_command_file", "Are the commands in a bash script?")) {
       const std::string file = interview_.text("command_file", "Where is that script?");
       values_["command_file"] = std::filesystem::absolute(file).lexically_normal().string();
       return;
@@ -183,7 +184,7 @@ class LocalWizard {
       const auto section = values_.find(key.name);
       if (key.without_effect.empty() || section == values_.end() || !section->is_object() || section->empty()) continue;
       interview_.tell(
-          fmt::format("{} is kept for Python programs; C++ programs make nothing of it: {}.", key.name, key.without_effect));
+          fmt::format("{} is kept for Python programs; it has no effect on C++ programs: {}.", key.name, key.without_effect));
     }
   }
 

@@ -8,8 +8,8 @@
 
 namespace accelerate::detail {
 
-/// Asks what `accelerate config` asks, each question only where an earlier answer makes it matter, and returns the
-/// configuration that Python's own wizard makes of the same answers. `environment` tells the home folder.
+/// Asks the questions of `accelerate config`, each only if earlier answers make it relevant, and returns the configuration that
+/// Python's own wizard produces for the same answers. `environment` gives the home folder.
 Config ask_for_config(Asker& asker, const std::string& path, const Environment& environment = process_environment);
 
 }  // namespace accelerate::detail

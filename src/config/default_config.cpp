@@ -30,7 +30,7 @@ std::optional<int> configured_num_processes(const Environment& environment) {
   const auto processes = integer_of(read_config(path), "num_processes");
   if (!processes || *processes == -1) return std::nullopt;  // -1 stands for "to be given on the command line"
   if (*processes < 1 || *processes > std::numeric_limits<int>::max()) {
-    throw ConfigError(fmt::format("{}: num_processes is {}; at least 1 is needed.", path, *processes));
+    throw ConfigError(fmt::format("{}: num_processes is {}; expected at least 1.", path, *processes));
   }
   return static_cast<int>(*processes);
 }

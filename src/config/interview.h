@@ -10,7 +10,7 @@
 
 namespace accelerate::detail {
 
-/// Questions whose answers are truth values, numbers and words. A name of the form `section.key` is what the answer decides.
+/// Questions whose answers are booleans, numbers and words. Their names are config keys, such as `section.key`.
 class Interview {
  public:
   explicit Interview(Asker& asker) : asker_(asker) {}
@@ -24,7 +24,7 @@ class Interview {
   double number(const std::string& name, const std::string& text, double fallback);
   /// Any text; without a fallback it must not be empty.
   std::string text(const std::string& name, const std::string& text, std::optional<std::string> fallback = {});
-  /// One of `options`, by what it is called in the file; `shown` is what the user reads instead, if given.
+  /// One of `options`, as the file spells it; `shown` is what the user reads instead, if given.
   std::string choice(const std::string& name, const std::string& text, const std::vector<std::string>& options,
                      size_t fallback = 0, const std::vector<std::string>& shown = {});
   void tell(const std::string& note) { asker_.tell(note); }

@@ -24,7 +24,7 @@ size_t string_end(std::string_view text, size_t start) {
   return std::min(at, text.size());
 }
 
-/// The line of each key of the outermost object. The text is known to be JSON, which nlohmann reads without telling places.
+/// The line of each key of the outermost object, which nlohmann does not report. The text is known to be valid JSON.
 std::map<std::string, int> key_lines(std::string_view text) {
   std::map<std::string, int> lines;
   std::string last_string;
@@ -50,7 +50,7 @@ void check_depth(std::string_view text, const std::string& path) {
     if (at >= text.size()) return;
     depth += (text[at] == '{' || text[at] == '[') - (text[at] == '}' || text[at] == ']');
     if (depth > kDeepestJson) {
-      throw ConfigError(fmt::format("{}:{}: more than {} levels of brackets.", path, line_at(text, at), kDeepestJson));
+      throw ConfigError(fmt::format("{}:{}: more than {} levels of nesting.", path, line_at(text, at), kDeepestJson));
     }
   }
 }
@@ -68,12 +68,12 @@ ConfigDocument read_json_document(std::string_view text, const std::string& path
   } catch (const nlohmann::json::parse_error& error) {
     const size_t byte = error.byte > 0 ? error.byte - 1 : 0;
     const std::string_view rest = text.substr(std::min(byte, text.size()));
-    throw ConfigError(fmt::format("{}:{}: this is no JSON from here on: {}.", path, line_at(text, byte),
-                                  rest.empty() ? "the file ends too early" : "'" + shown(rest.substr(0, 20)) + "'"));
+    throw ConfigError(fmt::format("{}:{}: invalid JSON: {}.", path, line_at(text, byte),
+                                  rest.empty() ? "the file ends too early" : "unexpected '" + shown(rest.substr(0, 20)) + "'"));
   } catch (const nlohmann::json::out_of_range&) {
     throw ConfigError(fmt::format("{}:1: a number is too large.", path));
   }
-  if (!values.is_object()) throw ConfigError(fmt::format("{}:1: a configuration is a mapping of keys to values.", path));
+  if (!values.is_object()) throw ConfigError(fmt::format("{}:1: a configuration must be a mapping of keys to values.", path));
   return {std::move(values), key_lines(text)};
 }
 

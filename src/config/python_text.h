@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-/// Values as Python's own libraries write them, byte by byte: `json.dumps` and PyYAML's `safe_dump`.
+/// Values as Python's own libraries write them, byte for byte: `json.dumps` and PyYAML's `safe_dump`.
 namespace accelerate::detail {
 
 /// The shortest text that reads back as `number`, as Python's `repr` lays it out. Infinities and NaN are "inf", "-inf", "nan".
@@ -16,7 +16,7 @@ std::string python_json(const nlohmann::json& value);
 /// `yaml.safe_dump(value)`: block style, sorted keys, folded at 80 columns, ASCII alone. ConfigError for text that is not UTF-8.
 std::string python_yaml(const nlohmann::json& value);
 
-/// The code points of UTF-8 `text`. ConfigError when it is none.
+/// The code points of UTF-8 `text`. ConfigError when it is not valid UTF-8.
 std::u32string code_points(std::string_view text);
 
 /// `value` as Python's str() writes it: None, True, 1.0, text as it is.

@@ -3,7 +3,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// A file that is asked for only when it is wanted.
+/// An optional answer: first whether to give one, then which.
 nlohmann::json ask_optional(Interview& interview, const std::string& key, const std::string& wanted, const std::string& text) {
   if (!interview.yes("use_" + key, wanted)) return nullptr;
   return interview.text(key, text);
@@ -13,9 +13,8 @@ nlohmann::json ask_optional(Interview& interview, const std::string& key, const 
 
 nlohmann::json ask_sagemaker(Interview& interview) {
   interview.tell(
-      "Jobs on Amazon SageMaker are started by the Python package; programs of this one cannot run there. What follows writes "
-      "the "
-      "file that `accelerate launch` of the Python package takes. Credentials are not stored in it.");
+      "Only the Python package launches Amazon SageMaker jobs; C++ programs cannot run there. The following questions write a "
+      "config file for Python's `accelerate launch`. It stores no credentials.");
   nlohmann::json values = {{"compute_environment", "AMAZON_SAGEMAKER"}, {"use_cpu", false}};
   if (interview.yes("use_profile", "Do you have an AWS profile?", true)) {
     values["profile"] = interview.text("profile", "What is the name of your AWS profile?", "default");
@@ -39,11 +38,11 @@ nlohmann::json ask_sagemaker(Interview& interview) {
                    : interview.choice("ec2_instance_type", instance, {"ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4dn.24xlarge"});
   values["debug"] = false;
   if (type != "NO") {
-    values["debug"] = interview.yes("debug", "Should collectives be checked while training? Mistakes are found; it is slower.");
+    values["debug"] =
+        interview.yes("debug", "Should collectives be checked for mismatches while training? This finds errors but is slower.");
     values["num_machines"] = interview.integer("num_machines", "How many machines do you want to use?", 1, 1);
   } else {
-    interview.tell(
-        "Accelerate 1.15 for Python writes such a file too, but refuses to read it back unless training is distributed.");
+    interview.tell("Python Accelerate 1.15 writes the same file, but cannot read it back unless training is distributed.");
   }
   values["mixed_precision"] =
       interview.choice("mixed_precision", "Which mixed precision should be used?", {"no", "fp16", "bf16", "fp8"});

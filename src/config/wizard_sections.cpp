@@ -5,7 +5,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Asks on behalf of one section: answers go under their own name.
+/// Asks the questions of one section and stores each answer under its own name.
 class Section {
  public:
   Section(Interview& interview, std::string name) : interview_(interview), name_(std::move(name)) {}
@@ -62,13 +62,13 @@ void ask_zero_stage(Section& section) {
   }
   section.integer("gradient_accumulation_steps", "Over how many steps does your script accumulate gradients?", 1);
   if (section.wants("use_gradient_clipping", "Should gradients be clipped?")) {
-    section.number("gradient_clipping", "At which value should gradients be clipped?", 1.0);
+    section.number("gradient_clipping", "What is the gradient clipping value?", 1.0);
   }
-  if (stage == "3") section.yes("zero3_save_16bit_model", "Should the model be saved in 16 bits when ZeRO stage 3 is used?");
+  if (stage == "3") section.yes("zero3_save_16bit_model", "Should 16-bit weights be saved when ZeRO stage 3 is used?");
 }
 
 void ask_deepspeed_machines(Section& section) {
-  const auto launcher = section.choice("deepspeed_multinode_launcher", "Which launcher should DeepSpeed use between machines?",
+  const auto launcher = section.choice("deepspeed_multinode_launcher", "Which multi-node launcher should DeepSpeed use?",
                                        {"pdsh", "standard", "openmpi", "mvapich", "mpich", "nossh", "slurm"});
   if (launcher == "standard") return;
   section.text("deepspeed_hostfile", "Where is DeepSpeed's hostfile? Each of its lines reads `hostname slots=number_of_gpus`.");
@@ -81,10 +81,10 @@ void ask_deepspeed_machines(Section& section) {
 }
 
 void ask_wrap_policy(Section& section) {
-  const auto policy = section.choice("fsdp_auto_wrap_policy", "By which rule should modules be wrapped?",
+  const auto policy = section.choice("fsdp_auto_wrap_policy", "Which auto-wrap policy should FSDP use?",
                                      {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"});
   if (policy == "SIZE_BASED_WRAP") {
-    section.integer("fsdp_min_num_params", "From how many parameters on should a module be wrapped?", 100'000'000, 0);
+    section.integer("fsdp_min_num_params", "What is the minimum number of parameters of a wrapped module?", 100'000'000, 0);
   } else if (policy == "TRANSFORMER_BASED_WRAP" &&
              !section.wants("use_no_split_modules",
                             "Should the `_no_split_modules` of the model be wrapped (Transformers models only)?")) {
@@ -96,17 +96,16 @@ void ask_wrap_policy(Section& section) {
 
 void ask_transformer_engine(Section& section) {
   section.yes("use_autocast_during_eval", "Should FP8 autocast be used during evaluation? Metrics are mostly better without it.");
-  section.integer("margin", "Which margin should gradients be scaled with?", 0, 0);
-  section.integer("interval", "After how many steps should the scaling factor be computed anew?", 1);
-  section.choice("fp8_format", "Which format should weights have?", {"HYBRID", "E4M3", "E5M2"});
-  section.integer("amax_history_length", "How long a history should the scaling factor be computed from?", 1024);
-  section.choice("amax_compute_algorithm", "By which rule should the scaling factor be computed?", {"max", "most_recent"});
+  section.integer("margin", "Which margin should be used for gradient scaling?", 0, 0);
+  section.integer("interval", "Every how many steps should the scaling factor be recomputed?", 1);
+  section.choice("fp8_format", "Which FP8 format should be used for weights?", {"HYBRID", "E4M3", "E5M2"});
+  section.integer("amax_history_length", "How long should the amax history be for computing the scaling factor?", 1024);
+  section.choice("amax_compute_algorithm", "Which algorithm should compute the scaling factor?", {"max", "most_recent"});
   json higher = {false, false, false};
-  if (section.wants("override_linear_precision",
-                    "Should some of the products `fprop`, `dgrad`, `wgrad` have a higher precision?")) {
+  if (section.wants("override_linear_precision", "Should any of `fprop`, `dgrad`, `wgrad` run in higher precision?")) {
     size_t index = 0;
     for (const char* product : {"fprop", "dgrad", "wgrad"}) {
-      higher[index++] = section.wants(product, std::string("Should `") + product + "` have a higher precision?");
+      higher[index++] = section.wants(product, std::string("Should `") + product + "` run in higher precision?");
     }
   }
   section["override_linear_precision"] = higher;
@@ -122,10 +121,10 @@ nlohmann::json ask_dynamo(Interview& interview) {
       "EAGER",  "AOT_EAGER", "INDUCTOR", "AOT_TS_NVFUSER",          "NVPRIMS_NVFUSER",     "CUDAGRAPHS", "OFI",
       "FX2TRT", "ONNXRT",    "TENSORRT", "AOT_TORCHXLA_TRACE_ONCE", "TORCHXLA_TRACE_ONCE", "TVM"};
   section.choice("dynamo_backend", "Which backend should dynamo use?", backends, 2);
-  if (section.wants("customize", "Do you want to change what torch.compile gets by default?")) {
+  if (section.wants("customize", "Do you want to customize the defaults sent to torch.compile?")) {
     section.choice("dynamo_mode", "Which mode should be used?", {"default", "reduce-overhead", "max-autotune"});
-    section.yes("dynamo_use_fullgraph", "Must the model be a single graph?");
-    section.yes("dynamo_use_dynamic", "Should shapes be traced as dynamic?");
+    section.yes("dynamo_use_fullgraph", "Should the model be compiled as a single graph (fullgraph)?");
+    section.yes("dynamo_use_dynamic", "Should dynamic shape tracing be used?");
     section.yes("dynamo_use_regional_compilation", "Should repeated blocks be compiled once (regional compilation)?");
   }
   return section.values();
@@ -133,7 +132,7 @@ nlohmann::json ask_dynamo(Interview& interview) {
 
 nlohmann::json ask_deepspeed(Interview& interview, int64_t num_machines) {
   Section section(interview, "deepspeed_config");
-  if (section.wants("use_config_file", "Do you have a JSON configuration file of DeepSpeed?")) {
+  if (section.wants("use_config_file", "Do you have a DeepSpeed JSON configuration file?")) {
     section.text("deepspeed_config_file", "Where is DeepSpeed's JSON configuration file?", "none");
   } else {
     ask_zero_stage(section);
@@ -163,22 +162,23 @@ nlohmann::json ask_fsdp(Interview& interview) {
   section.yes("fsdp_offload_params", "Should parameters and gradients be offloaded to the CPU?");
   ask_wrap_policy(section);
   if (first) {
-    section.choice("fsdp_backward_prefetch", "When should parameters be fetched in the backward pass?",
+    section.choice("fsdp_backward_prefetch", "Which backward prefetch policy should FSDP use?",
                    {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"});
   }
   const std::vector<std::string> first_types = {"FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"};
   const std::vector<std::string> second_types = {"SHARDED_STATE_DICT", "FULL_STATE_DICT"};
   section.choice("fsdp_state_dict_type", "Which kind of state dict should be saved?", first ? first_types : second_types);
   if (first) {
-    section.yes("fsdp_forward_prefetch", "Should parameters be fetched ahead in the forward pass?");
+    section.yes("fsdp_forward_prefetch", "Should parameters be prefetched in the forward pass?");
     section.yes("fsdp_use_orig_params", "Should the original parameters be kept (`use_orig_params`)?", true);
   }
   const bool efficient = section.yes("fsdp_cpu_ram_efficient_loading",
-                                     "Should models be loaded by one process only (Transformers models only)?", true);
+                                     "Should only rank 0 load the pretrained weights (Transformers models only)?", true);
   if (first && efficient) section["fsdp_sync_module_states"] = true;
   if (first && !efficient)
-    section.yes("fsdp_sync_module_states", "Should each unit take its parameters from rank 0 at the start?", true);
-  section.yes("fsdp_activation_checkpointing", "Should activations be computed anew in the backward pass (checkpointing)?");
+    section.yes("fsdp_sync_module_states", "Should each FSDP unit broadcast its parameters from rank 0 at the start?", true);
+  section.yes("fsdp_activation_checkpointing",
+              "Should activations be recomputed in the backward pass (activation checkpointing)?");
   return section.values();
 }
 
@@ -187,9 +187,9 @@ nlohmann::json ask_parallelism(Interview& interview) {
   Section section(interview, "parallelism_config");
   section.integer("parallelism_config_dp_replicate_size", "How many replicas should data parallelism have?", 1);
   section.integer("parallelism_config_dp_shard_size", "Over how many processes should FSDP shard?", 1);
-  section.integer("parallelism_config_tp_size", "How large should tensor parallelism be?", 1);
-  if (section.integer("parallelism_config_cp_size", "How large should context parallelism be?", 1) > 1) {
-    section.choice("parallelism_config_cp_comm_strategy", "How should context parallelism exchange data?",
+  section.integer("parallelism_config_tp_size", "What is the tensor parallelism degree?", 1);
+  if (section.integer("parallelism_config_cp_size", "What is the context parallelism degree?", 1) > 1) {
+    section.choice("parallelism_config_cp_comm_strategy", "Which communication strategy should context parallelism use?",
                    {"allgather", "alltoall"});
   }
   return section.values();
@@ -197,16 +197,16 @@ nlohmann::json ask_parallelism(Interview& interview) {
 
 nlohmann::json ask_megatron(Interview& interview) {
   Section section(interview, "megatron_lm_config");
-  if (section.integer("megatron_lm_tp_degree", "How large should tensor parallelism be?", 1) > 1) {
+  if (section.integer("megatron_lm_tp_degree", "What is the tensor parallelism degree?", 1) > 1) {
     section.yes("megatron_lm_sequence_parallelism", "Should sequence parallelism be used?", true);
   }
-  if (section.integer("megatron_lm_pp_degree", "How large should pipeline parallelism be?", 1) > 1) {
+  if (section.integer("megatron_lm_pp_degree", "What is the pipeline parallelism degree?", 1) > 1) {
     section.integer("megatron_lm_num_micro_batches", "How many micro-batches should there be?", 1);
   }
-  section.yes("megatron_lm_recompute_activations", "Should some activations be computed anew in the backward pass?", true);
+  section.yes("megatron_lm_recompute_activations", "Should some activations be recomputed in the backward pass?", true);
   section.yes("megatron_lm_use_distributed_optimizer",
               "Should the distributed optimizer shard its state and gradients over data parallel ranks?", true);
-  section.number("megatron_lm_gradient_clipping", "At which global L2 norm should gradients be clipped (0: never)?", 1.0);
+  section.number("megatron_lm_gradient_clipping", "What is the gradient clipping value, by global L2 norm (0 disables it)?", 1.0);
   return section.values();
 }
 
@@ -218,9 +218,9 @@ nlohmann::json ask_fp8(Interview& interview) {
   if (backend == "TE") ask_transformer_engine(section);
   if (backend == "MSAMP") section.choice("optimization_level", "Which level of optimization should be used?", {"O1", "O2"}, 1);
   if (backend == "AO") {
-    section.yes("enable_fsdp_float8_all_gather", "Should FSDP2 gather in float8? It is faster.", true);
+    section.yes("enable_fsdp_float8_all_gather", "Should FSDP2 all-gather in float8? It is faster.", true);
     section.yes("pad_inner_dim",
-                "Should the inner dimension of weight matrices be padded? Products in float8 need it; it may take more memory.",
+                "Should the inner dimension of weight matrices be padded? float8 matmuls need it; it may take more memory.",
                 true);
   }
   return section.values();

@@ -5,7 +5,7 @@
 
 #include "config/interview.h"
 
-/// The parts of the wizard that fill a section of the file, each the mapping that goes there. An empty one is left out.
+/// The parts of the wizard that fill a section of the file. Each returns the section's mapping; an empty one is left out.
 namespace accelerate::detail {
 
 /// `dynamo_config`: torch.compile.

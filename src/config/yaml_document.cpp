@@ -14,7 +14,7 @@
 namespace accelerate::detail {
 namespace {
 
-// Aliases make a short file long: what they expand to is bounded.
+// Aliases can blow up a short file: the size after expansion is bounded.
 constexpr int kDeepest = 64;
 constexpr size_t kMostValues = 20000;
 constexpr size_t kMostBytes = 1u << 20;
@@ -59,7 +59,7 @@ void restore_last_breaks(std::string& text, std::string_view source) {
   text.append(static_cast<size_t>(breaks - 1), '\n');
 }
 
-/// Turns nodes into values, and keeps count of them.
+/// Converts nodes to values, and counts them.
 class NodeReader {
  public:
   NodeReader(std::string_view source, const std::string& path) : source_(source), path_(path) {}
@@ -93,14 +93,14 @@ class NodeReader {
     enter(source, depth + 1);
     // Of several, the first one wins.
     for (size_t i = source.size(); i-- > 0;) {
-      if (!source[i].IsMap()) refuse(source[i].Mark(), "'<<' merges mappings, and this is none.");
+      if (!source[i].IsMap()) refuse(source[i].Mark(), "'<<' merges mappings, but this is not a mapping.");
       read_mapping(source[i], depth + 2, into);
     }
   }
 
   std::string key_of(const YAML::Node& key) {
     if (key.IsNull()) return "null";
-    if (!key.IsScalar()) refuse(key.Mark(), "a key is text, not a list or a mapping.");
+    if (!key.IsScalar()) refuse(key.Mark(), "a key must be a string, not a list or a mapping.");
     enter(key, 0);
     return text_of(key);
   }
@@ -154,14 +154,14 @@ class NodeReader {
   }
 
   [[noreturn]] void refuse_tag(const YAML::Node& node) const {
-    refuse(node.Mark(), fmt::format("the tag {} has no meaning here; write the plain value.", shown(node.Tag())));
+    refuse(node.Mark(), fmt::format("the tag {} is not supported; write the plain value.", shown(node.Tag())));
   }
 
   void enter(const YAML::Node& node, int depth) {
-    if (depth > kDeepest) refuse(node.Mark(), fmt::format("more than {} levels, or an alias inside of itself.", kDeepest));
+    if (depth > kDeepest) refuse(node.Mark(), fmt::format("more than {} levels of nesting, or a recursive alias.", kDeepest));
     bytes_ += node.IsScalar() ? node.Scalar().size() : 0;
     if (++values_ > kMostValues || bytes_ > kMostBytes) {
-      refuse(node.Mark(), fmt::format("with its aliases resolved the file holds more than {} values or 1 MiB.", kMostValues));
+      refuse(node.Mark(), fmt::format("with aliases expanded, the file holds more than {} values or 1 MiB.", kMostValues));
     }
   }
 
@@ -170,13 +170,13 @@ class NodeReader {
   size_t values_ = 0, bytes_ = 0;
 };
 
-/// Refuses a second document where it begins. yaml-cpp's own list of documents may have no end: it goes on where it cannot.
+/// Rejects a second document where it begins. yaml-cpp's own list of documents may never end: it does not stop at errors.
 class SingleDocument : public YAML::EventHandler {
  public:
   explicit SingleDocument(const NodeReader& reader) : reader_(reader) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) reader_.refuse(mark, "a second document begins here; a configuration is one.");
+    if (++documents_ > 1) reader_.refuse(mark, "a second document begins here; expected a single YAML document.");
   }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
@@ -201,7 +201,7 @@ YAML::Node load_single_document(const std::string& text, const NodeReader& reade
   return YAML::Load(text);
 }
 
-/// PyYAML refuses these characters anywhere, and so do we before a parser sees them.
+/// PyYAML rejects these characters anywhere, and so do we, before parsing.
 void check_characters(std::string_view text, const std::string& path) {
   int line = 1;
   for (const char32_t point : code_points(text)) {
@@ -226,13 +226,13 @@ ConfigDocument read_yaml_document(std::string_view text, const std::string& path
   try {
     root = load_single_document(marked, reader);
   } catch (const YAML::Exception& error) {
-    if (error.mark.pos >= static_cast<int>(text.size())) reader.refuse(error.mark, "this is no YAML: the file ends too early.");
-    reader.refuse(error.mark, fmt::format("this is no YAML: {}.", error.msg));
+    if (error.mark.pos >= static_cast<int>(text.size())) reader.refuse(error.mark, "invalid YAML: the file ends too early.");
+    reader.refuse(error.mark, fmt::format("invalid YAML: {}.", error.msg));
   }
   if (!root.IsDefined() || root.IsNull()) {
     throw ConfigError(fmt::format("{}:1: the file is empty. `accelerate config` writes a configuration.", path));
   }
-  if (!root.IsMap()) reader.refuse(root.Mark(), "a configuration is a mapping of keys to values.");
+  if (!root.IsMap()) reader.refuse(root.Mark(), "a configuration must be a mapping of keys to values.");
   ConfigDocument document;
   reader.read_mapping(root, 0, document);
   return document;

@@ -128,14 +128,14 @@ std::string lowered(std::string_view text) {
 }
 
 [[noreturn]] void refuse_scalar(std::string_view plain, const char* expected) {
-  throw ConfigError(fmt::format("'{}' is no {}", plain.substr(0, 60), expected));
+  throw ConfigError(fmt::format("'{}' is not {}", plain.substr(0, 60), expected));
 }
 
 uint64_t digits_value(std::string_view digits, int base, std::string_view plain) {
   uint64_t magnitude = 0;
   const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), magnitude, base);
-  if (problem == std::errc::result_out_of_range) refuse_scalar(plain, "whole number that fits into 64 bits");
-  if (problem != std::errc() || end != digits.data() + digits.size()) refuse_scalar(plain, "whole number");
+  if (problem == std::errc::result_out_of_range) refuse_scalar(plain, "a 64-bit integer");
+  if (problem != std::errc() || end != digits.data() + digits.size()) refuse_scalar(plain, "an integer");
   return magnitude;
 }
 
@@ -150,7 +150,7 @@ uint64_t magnitude_of(std::string_view digits, std::string_view plain) {
     uint64_t scaled = 0;
     if (__builtin_mul_overflow(sum, uint64_t{60}, &scaled) ||
         __builtin_add_overflow(scaled, digits_value(digits.substr(0, colon), 10, plain), &sum)) {
-      refuse_scalar(plain, "whole number that fits into 64 bits");
+      refuse_scalar(plain, "a 64-bit integer");
     }
     if (colon == std::string_view::npos) return sum;
     digits.remove_prefix(colon + 1);
@@ -165,15 +165,15 @@ nlohmann::json integer_value(std::string_view plain) {
   const uint64_t magnitude = magnitude_of(digits, plain);
   const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (!negative) return magnitude <= most ? nlohmann::json(static_cast<int64_t>(magnitude)) : nlohmann::json(magnitude);
-  if (magnitude > most + 1) refuse_scalar(plain, "whole number that fits into 64 bits");
+  if (magnitude > most + 1) refuse_scalar(plain, "a 64-bit integer");
   return static_cast<int64_t>(~magnitude + 1);
 }
 
 double part_value(std::string_view digits, std::string_view plain) {
   double number = 0;
   const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (end != digits.data() + digits.size() || problem == std::errc::invalid_argument) refuse_scalar(plain, "number");
-  // Python rounds what is too large to infinity, and what is too small to zero.
+  if (end != digits.data() + digits.size() || problem == std::errc::invalid_argument) refuse_scalar(plain, "a number");
+  // Like Python: overflow gives infinity, underflow gives zero.
   if (problem == std::errc::result_out_of_range) return digits.find("e-") == std::string_view::npos ? HUGE_VAL : 0.0;
   return number;
 }
@@ -198,7 +198,7 @@ nlohmann::json flag_value(std::string_view plain) {
   const std::string lower = lowered(plain);
   if (is_one_of(lower, {"yes", "true", "on"})) return true;
   if (is_one_of(lower, {"no", "false", "off"})) return false;
-  refuse_scalar(plain, "truth value");
+  refuse_scalar(plain, "a boolean");
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-/// Plain scalars as YAML 1.1 has them and PyYAML reads them: `on` is a truth value, `017` is fifteen, `1e8` is text.
+/// Plain scalars as YAML 1.1 has them and PyYAML reads them: `on` is a boolean, `017` is fifteen, `1e8` is text.
 namespace accelerate::detail {
 
 /// What a plain scalar stands for.

@@ -46,7 +46,7 @@ class FlagReader {
     set_with(*flag, word.substr(equals + 1));
   }
 
-  // As others have it: -qm is -q -m, and -t3 is -t 3.
+  // As usual: -qm is -q -m, and -t3 is -t 3.
   void read_letters(const std::string& word) {
     if (is_name_behind_one_dash(word)) return read_name(word.substr(1));
     for (size_t i = 1; i < word.size(); ++i) {
@@ -72,12 +72,12 @@ class FlagReader {
   const std::string& next_word(const Flag& flag) {
     if (next_ < line_.size() && !line_[next_].starts_with("--")) return line_[next_++];
     const std::string found = next_ < line_.size() ? fmt::format("{} follows it", line_[next_]) : "nothing follows it";
-    throw UsageError(fmt::format("--{} needs a value, and {}.", flag.name, found));
+    throw UsageError(fmt::format("--{} needs a value, but {}.", flag.name, found));
   }
 
   void set_with(const Flag& flag, const std::string& value) {
     std::vector<std::string> values = {value};
-    // Up to the first word that is none of them: an operand may follow.
+    // Up to the first word that is not a choice: an operand may follow.
     while (flag.kind == FlagKind::words && next_ < line_.size() && flag.has_choice(line_[next_])) {
       values.push_back(line_[next_++]);
     }

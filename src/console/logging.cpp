@@ -27,8 +27,8 @@ std::string with_case(std::string_view text, int (*convert)(int)) {
   return converted;
 }
 
-/// A launcher gives each process a pipe of its own, and what lies in ours when the next one writes could be overtaken. A reader
-/// that sleeps is not waited for long.
+/// A launcher gives each process its own pipe, and unread bytes in ours could be overtaken by the next process. The wait is
+/// short: the reader may be asleep.
 void wait_until_read(int file_descriptor) {
   struct stat file = {};
   if (::fstat(file_descriptor, &file) != 0 || !S_ISFIFO(file.st_mode)) return;
@@ -97,7 +97,7 @@ void Logger::write(LogLevel level, LogOptions options, const std::optional<std::
 void Logger::write_in_order(const std::optional<std::string>& line) const {
   if (process_.num_processes > 1 && !process_.wait_for_everyone) {
     throw UsageError(accelerate::format(
-        "get_logger(\"{0}\"): in_order lets {1} processes wait for each other, and this logger has no group to do so; use "
+        "get_logger(\"{0}\"): in_order needs a barrier between {1} processes, but this logger has no process group; use "
         "accelerator.get_logger(\"{0}\")",
         name_, process_.num_processes));
   }

@@ -30,7 +30,7 @@ std::optional<size_t> option_named(const MenuQuestion& question, const std::stri
 }  // namespace
 
 void PlainAsker::write(const std::string& text) {
-  if (!write_all(output_, text)) throw ConfigError(fmt::format("The questions cannot be written: {}.", std::strerror(errno)));
+  if (!write_all(output_, text)) throw ConfigError(fmt::format("Cannot write the questions: {}.", std::strerror(errno)));
 }
 
 void PlainAsker::tell(const std::string& note) { write(laid_out(note) + "\n"); }
@@ -41,7 +41,7 @@ std::string PlainAsker::read_line(const std::string& question) {
   while (line.size() < kLongestAnswer) {
     const ssize_t got = ::read(input_, &c, 1);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw ConfigError(fmt::format("The answer to '{}' cannot be read: {}.", question, std::strerror(errno)));
+    if (got < 0) throw ConfigError(fmt::format("Cannot read the answer to '{}': {}.", question, std::strerror(errno)));
     if (got == 0 && line.empty()) {
       write("\n");
       throw ConfigError(fmt::format("The input ended before '{}' was answered. Nothing was written.", question));

@@ -13,7 +13,7 @@ using namespace detail;
 ProgressBar::ProgressBar(ProgressOptions options) : counter_(std::make_unique<ProgressCounter>()) {
   if (options.total && *options.total < 0) {
     throw UsageError(
-        accelerate::format("ProgressBar: the total is {}; give a number >= 0, or none where it is not known", *options.total));
+        accelerate::format("ProgressBar: the total is {}; give a number >= 0, or none if it is unknown", *options.total));
   }
   if (options.disable) {
     counter_->next_look = std::numeric_limits<int64_t>::max();

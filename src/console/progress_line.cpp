@@ -46,7 +46,7 @@ ProgressLine::ProgressLine(ProgressOptions options, ProgressCounter& counter, do
 
 void ProgressLine::look() {
   const std::unique_lock lock(look_mutex_, std::try_to_lock);
-  if (!lock || closed_) return;  // another thread is looking already, and sees our count too
+  if (!lock || closed_) return;  // another thread is already updating, and sees our count too
   const double elapsed = clock_() - start_;
   const int64_t count = counter_.count.load(std::memory_order_relaxed);
   counter_.next_look.store(count + next_stride(count - last_look_count_, elapsed - last_look_), std::memory_order_relaxed);
@@ -67,7 +67,7 @@ void ProgressLine::show(double elapsed) {
 void ProgressLine::close() noexcept {
   try {
     close_line();
-  } catch (...) {  // out of memory for a line of text: a destructor has nobody to tell
+  } catch (...) {  // out of memory for a line of text: a destructor cannot report it
   }
 }
 

@@ -12,7 +12,7 @@
 
 namespace accelerate::detail {
 
-/// Seconds of a clock that never goes back.
+/// Seconds of a monotonic clock.
 double steady_seconds();
 
 /// The visible half of a ProgressBar: decides when to show the count, and how.

@@ -41,7 +41,7 @@ bool write_all(int file_descriptor, std::string_view bytes) {
     const ssize_t written = ::write(file_descriptor, bytes.data(), bytes.size());
     if (written >= 0) {
       bytes.remove_prefix(static_cast<size_t>(written));
-    } else if (errno == EAGAIN) {  // somebody made our terminal or pipe non-blocking
+    } else if (errno == EAGAIN) {  // another process made our terminal or pipe non-blocking
       pollfd ready{.fd = file_descriptor, .events = POLLOUT, .revents = 0};
       if (::poll(&ready, 1, -1) < 0 && errno != EINTR) return false;
     } else if (errno != EINTR) {
@@ -58,7 +58,7 @@ Screen& Screen::of_process() {
 
 Screen::Screen() : previous_terminate_(std::set_terminate(&terminate_below_rows)) {}
 
-// An exception that nobody catches does not unwind: no bar is closed, and the message about it would end up behind one.
+// An uncaught exception does not unwind: no bar is closed, and its message would be appended to one.
 void Screen::terminate_below_rows() {
   Screen& screen = of_process();
   for (int row = screen.drawn_rows_.exchange(0); row > 0; --row) write_all(screen.file_descriptor_, "\r\n");

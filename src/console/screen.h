@@ -21,8 +21,8 @@ class ScreenRow {
 
 /// The rows at the bottom of the terminal, and the text that scrolls above them.
 ///
-/// This is the one piece of state that the whole process shares: a process has one terminal with one cursor, so bars and
-/// log lines that know nothing of each other must meet somewhere. Any thread may call any member.
+/// The only process-wide state: a process has one terminal with one cursor, so independent bars and log lines must share this
+/// object. Any thread may call any member.
 class Screen {
  public:
   /// The screen of this process. Never destroyed, because a bar with static lifetime may outlive anything else.
@@ -30,11 +30,11 @@ class Screen {
 
   /// Shows `row` below those already there. It must be removed before it ends.
   void add(ScreenRow& row, int file_descriptor);
-  /// Takes `row` away; with `leave` its text stays, above the rows that are still shown.
+  /// Removes `row`; with `leave` its text stays, above the remaining rows.
   void remove(ScreenRow& row, bool leave);
   /// Shows the present text of all rows.
   void redraw();
-  /// Writes a line above the rows, or plainly where there are none or the line goes elsewhere. False when it could not.
+  /// Writes a line above the rows, or plainly if there are none or it goes to another file. False when the write fails.
   bool write_line(int file_descriptor, std::string_view text);
 
  private:
@@ -53,7 +53,7 @@ class Screen {
 /// True for a terminal that can move its cursor.
 bool is_terminal(int file_descriptor);
 
-/// Writes all of `bytes`, in one call where the system takes them at once. False when it cannot.
+/// Writes all of `bytes`, with one system call if possible. False when it fails.
 bool write_all(int file_descriptor, std::string_view bytes);
 
 }  // namespace accelerate::detail

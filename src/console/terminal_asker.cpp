@@ -19,10 +19,10 @@
 namespace accelerate::detail {
 namespace {
 
-/// How long an escape may take to become an arrow key.
+/// How long to wait after an escape for the rest of an arrow key.
 constexpr int kEscapeMilliseconds = 50;
 
-/// A terminal that gives every key at once and shows none, and signals that arrive as data, until the scope ends.
+/// Puts the terminal into raw mode without echo, and queues signals, until the scope ends.
 class KeyMode {
  public:
   explicit KeyMode(int input) : input_(input) {
@@ -219,11 +219,11 @@ class MenuView {
 
   std::string row_text(const std::string& text, int width) { return fit_columns(text, std::max(width, 1)); }
 
-  /// Back at the first row, with nothing below. A terminal that became narrower has wrapped rows, but they lie below too.
+  /// Erases from the first row on. In a terminal that became narrower the rows have wrapped, but they are below too.
   std::string erased() const { return "\r\x1b[J"; }
 
   void write(const std::string& bytes) {
-    if (!write_all(output_, bytes)) throw ConfigError("The questions cannot be written to the terminal.");
+    if (!write_all(output_, bytes)) throw ConfigError("Cannot write the questions to the terminal.");
   }
 
   const MenuQuestion& question_;
@@ -232,7 +232,7 @@ class MenuView {
   size_t first_ = 0;
 };
 
-/// Where a key leads from `position`.
+/// The position after a key is pressed at `position`.
 size_t moved(size_t position, const KeyPress& press, size_t last) {
   switch (press.key) {
     case Key::up:

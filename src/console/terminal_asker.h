@@ -7,7 +7,7 @@
 
 namespace accelerate::detail {
 
-/// The user pressed Ctrl-C, or the process was told to end; the terminal is as it was.
+/// The user pressed Ctrl-C, or the process got a signal to stop; the terminal has been restored.
 class Interrupted : public std::runtime_error {
  public:
   explicit Interrupted(int signal) : std::runtime_error("interrupted"), signal_(signal) {}
@@ -17,8 +17,8 @@ class Interrupted : public std::runtime_error {
   int signal_;
 };
 
-/// Asks on a terminal: menus are walked with arrow keys, j and k or the number of a row, and taken with Enter. Other questions
-/// are lines, edited as the terminal edits them.
+/// Asks on a terminal: menus are navigated with arrow keys, j and k or the number of a row, and confirmed with Enter. Other
+/// questions are lines, edited as the terminal edits them.
 class TerminalAsker : public Asker {
  public:
   /// `colours`: whether the chosen row may be coloured.

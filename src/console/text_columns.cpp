@@ -17,8 +17,8 @@ struct Glyph {
   bool printable = true;
 };
 
-/// While it lives, this thread's wcwidth speaks of UTF-8; the program's locale is not this library's to set. Where the system has
-/// no such locale the program's own decides.
+/// While it lives, this thread uses a UTF-8 locale for wcwidth, without changing the program's locale. If the system has no such
+/// locale, the program's own is used.
 class Utf8Columns {
  public:
   Utf8Columns() : before_(::uselocale(utf8_locale())) {}

@@ -10,8 +10,8 @@ class ByteSink {
  public:
   virtual ~ByteSink() = default;
   virtual void write(const void* bytes, uint64_t size) = 0;
-  /// The same, and returns the CRC-32 of these bytes. They are taken in pieces that are still in the cache when they are written,
-  /// so that the sum costs no second walk through memory.
+  /// The same, and returns the CRC-32 of these bytes. It works in chunks that are still in the cache when they are written, so
+  /// that the checksum costs no second pass over memory.
   virtual uint32_t write_summed(const void* bytes, uint64_t size);
 };
 

@@ -25,9 +25,10 @@ constexpr std::array<SizeUnit, 6> kMemoryUnits = {{{"GIB", 0x1p30},
 ByteSize::ByteSize(std::string_view text) {
   const auto bytes = parse_size(text, kMemoryUnits);
   if (!bytes) {
-    throw UsageError("'" + std::string(text) +
-                     "' is not an amount of memory. Write a number and one of KB, MB, GB, KiB, MiB and GiB, such as 1.5GiB, or "
-                     "give the bytes as a number.");
+    throw UsageError(
+        "'" + std::string(text) +
+        "' is not an amount of memory. Give a number and a unit (KB, MB, GB, KiB, MiB or GiB), such as 1.5GiB, or a number of "
+        "bytes.");
   }
   bytes_ = *bytes;
 }
@@ -35,7 +36,7 @@ ByteSize::ByteSize(std::string_view text) {
 ByteSize::ByteSize(const char* text) : ByteSize(std::string_view(text == nullptr ? "" : text)) {}
 
 double ByteSize::checked(double bytes) {
-  if (!(bytes >= 0)) throw UsageError(accelerate::format("{} bytes are no amount of memory; it cannot be below zero.", bytes));
+  if (!(bytes >= 0)) throw UsageError(accelerate::format("{} bytes is not an amount of memory: it cannot be negative.", bytes));
   return bytes;
 }
 

@@ -12,8 +12,8 @@ ByteSource::ByteSource(std::string_view name) : name_(escaped(name)) {}
 
 void ByteSource::require(uint64_t offset, uint64_t size) const {
   if (offset <= size_ && size <= size_ - offset) return;
-  throw CheckpointError(name_ + " ends at byte " + std::to_string(size_) + ", before the " + std::to_string(size) +
-                        " bytes that should stand at " + std::to_string(offset) + ".");
+  throw CheckpointError(name_ + " is truncated: it ends at byte " + std::to_string(size_) + ", but " + std::to_string(size) +
+                        " bytes are expected at offset " + std::to_string(offset) + ".");
 }
 
 std::string ByteSource::text(uint64_t offset, uint64_t size) const {

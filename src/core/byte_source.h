@@ -7,19 +7,19 @@
 
 namespace accelerate::detail {
 
-/// Bytes that can be read at any place: a file, or memory. What parsers of untrusted files read from.
+/// Bytes with random access: a file, or memory. The input of the parsers of untrusted files.
 class ByteSource {
  public:
   virtual ~ByteSource() = default;
 
   uint64_t size() const { return size_; }
-  /// What errors call it, escaped: not a path to open.
+  /// Its name in error messages, escaped: not a path to open.
   const std::string& name() const { return name_; }
   /// Fills `size` bytes from `offset` on. CheckpointError when there are fewer.
   virtual void read(void* bytes, uint64_t size, uint64_t offset) const = 0;
-  /// Where the bytes lie, all of them, for those who keep this pointer; they may be changed there. Null when they must be read.
+  /// All bytes, valid while the pointer is kept and writable; null when they must be read.
   virtual std::shared_ptr<char> memory() const { return nullptr; }
-  /// Whether they have been compared with a checksum already, so that those inside need not be.
+  /// Whether a checksum of all bytes has already been verified, so that inner checksums may be skipped.
   virtual bool is_verified() const { return false; }
   /// `size` bytes from `offset` on, checked against the size of the source before memory is asked for.
   std::string text(uint64_t offset, uint64_t size) const;
@@ -33,7 +33,7 @@ class ByteSource {
   uint64_t size_ = 0;
 };
 
-/// Bytes that lie in memory already and outlive this.
+/// Bytes in memory, which must outlive this.
 class MemorySource final : public ByteSource {
  public:
   MemorySource(std::string_view bytes, std::string_view name) : ByteSource(name), bytes_(bytes) { size_ = bytes.size(); }
@@ -43,10 +43,10 @@ class MemorySource final : public ByteSource {
   std::string_view bytes_;
 };
 
-/// Some bytes of another source, as if they were all. The other outlives this.
+/// A section of another source, which must outlive this.
 class SectionSource final : public ByteSource {
  public:
-  /// CheckpointError when the section reaches beyond the other's end.
+  /// CheckpointError when the section extends past the end of the other source.
   SectionSource(const ByteSource& whole, uint64_t offset, uint64_t size);
   void read(void* bytes, uint64_t size, uint64_t offset) const override;
 

@@ -32,7 +32,7 @@ constexpr CrcTables make_crc_tables() {
 
 constexpr CrcTables kTables = make_crc_tables();
 
-/// Eight bytes a turn, each through a table of its own. `state` is the inverted sum.
+/// Slicing-by-8: eight bytes per iteration, each through its own table. `state` is the inverted checksum.
 uint32_t crc_by_tables(uint32_t state, const unsigned char* bytes, size_t size) {
   for (; size >= 8; size -= 8, bytes += 8) {
     uint64_t word = 0;

@@ -23,7 +23,7 @@ std::string reason() { return std::strerror(errno); }
   throw FileAccessError(text);
 }
 
-/// A rename is durable once its folder is.
+/// A rename is durable once its folder is fsynced.
 void sync_folder(const std::filesystem::path& file) {
   const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -50,7 +50,7 @@ std::string file_kind(unsigned mode) {
 
 RegularFile open_regular_file(const std::filesystem::path& path, int flags) {
   struct stat status {};
-  // A device or a FIFO is not even opened, which can have effects. O_NONBLOCK is for one that takes the file's place just now.
+  // A device or a FIFO is never opened, which can have side effects. O_NONBLOCK is for one that replaces the file meanwhile.
   if (stat(path.c_str(), &status) != 0) cannot_open(path);
   if (!S_ISREG(status.st_mode)) not_regular(path, status);
   const int descriptor = open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -78,7 +78,7 @@ void InputFile::read(void* bytes, uint64_t size, uint64_t offset) const {
     const ssize_t got = pread(descriptor_, target, size, static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_to("read", name_);
-    if (got == 0) throw CheckpointError(name_ + " ended while it was read: is somebody still writing it?");
+    if (got == 0) throw CheckpointError(name_ + " was truncated while it was being read: is another process writing to it?");
     target += got;
     size -= static_cast<uint64_t>(got);
     offset += static_cast<uint64_t>(got);
@@ -130,7 +130,7 @@ void OutputFile::write(const void* bytes, uint64_t size) {
 void OutputFile::begin_flush() {
   constexpr uint64_t kFlushBlock = uint64_t{8} << 20;
   if (written_ - flushed_ < kFlushBlock) return;
-  // A hint, and what goes wrong with it is told by fsync: the disk works while the next bytes are copied.
+  // Only a hint, so errors are left to fsync: the disk writes while the next bytes are copied.
   sync_file_range(descriptor_, static_cast<off_t>(flushed_), static_cast<off_t>(written_ - flushed_), SYNC_FILE_RANGE_WRITE);
   flushed_ = written_;
 }

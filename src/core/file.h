@@ -9,10 +9,10 @@
 #include "core/byte_sink.h"
 #include "core/byte_source.h"
 
-/// Files as checkpoints need them: whole or not at all, and errors that name them.
+/// Files for checkpoints: atomic writes, and errors that name the file.
 namespace accelerate::detail {
 
-/// The system did not let us at a file: no descriptors, no permission, an error of the disk. It says nothing about the file.
+/// A system error on access to a file (no descriptors, no permission, an I/O error). It says nothing about the file's content.
 class FileAccessError : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
@@ -24,11 +24,11 @@ struct RegularFile {
   uint64_t size = 0;
 };
 
-/// Opens the regular file at `path` with `flags` and O_CLOEXEC. CheckpointError tells what else is there: a FIFO would keep the
-/// process until somebody writes to it, and a device has no end.
+/// Opens the regular file at `path` with `flags` and O_CLOEXEC. CheckpointError for any other kind of file: a FIFO would block
+/// until another process writes to it, and a device has no end.
 RegularFile open_regular_file(const std::filesystem::path& path, int flags);
 
-/// "a FIFO" or the like, of a mode that `stat` tells.
+/// "a FIFO" or the like, for a mode from `stat`.
 std::string file_kind(unsigned mode);
 
 /// A regular file open for reading at any place. CheckpointError names it when it cannot be opened or ends too early.
@@ -41,7 +41,7 @@ class InputFile final : public ByteSource {
 
   const std::filesystem::path& path() const { return path_; }
   void read(void* bytes, uint64_t size, uint64_t offset) const override;
-  /// Makes what somebody else has written to it durable.
+  /// Makes writes of others to it durable (fsync).
   void settle() const;
 
  private:
@@ -49,7 +49,7 @@ class InputFile final : public ByteSource {
   int descriptor_ = -1;
 };
 
-/// A file being written beside its place. `commit` makes it durable and moves it there; without it, nothing is left.
+/// A file that is written under a temporary name. `commit` fsyncs and renames it; without a commit, nothing is left.
 class OutputFile final : public ByteSink {
  public:
   explicit OutputFile(const std::filesystem::path& path);
@@ -57,17 +57,17 @@ class OutputFile final : public ByteSink {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  /// Gives it the permissions of the file that it will replace, where there is one.
+  /// Gives it the permissions of the file that it will replace, if there is one.
   void copy_permissions();
   void write(const void* bytes, uint64_t size) override;
-  /// Makes what was written durable, beside its place. Nothing can be written any more.
+  /// Fsyncs the temporary file. Nothing can be written any more.
   void settle();
   const std::filesystem::path& path() const { return path_; }
-  /// Where it lies until it is moved to its place.
+  /// The temporary name until the rename.
   const std::filesystem::path& staged() const { return temporary_; }
-  /// Makes it durable and moves it to its place. The move is not durable before its folder is.
+  /// Fsyncs and renames it. The rename is not durable before its folder is fsynced.
   void place();
-  /// The same with the folder.
+  /// The same, and fsyncs the folder.
   void commit();
 
  private:

@@ -26,7 +26,7 @@ void push_argument(ArgumentStore& store, const FormatArgument& argument) {
 }  // namespace
 
 std::string FormatArgument::from_c_string(const char* text) {
-  if (text == nullptr) throw UsageError("format: a null const char* was given; give a text, which may be empty");
+  if (text == nullptr) throw UsageError("format: a const char* argument is null; give a string, which may be empty");
   return text;
 }
 
@@ -37,9 +37,9 @@ std::string format_arguments(std::string_view pattern, std::span<const FormatArg
   try {
     return fmt::vformat(fmt::string_view(pattern.data(), pattern.size()), store);
   } catch (const fmt::format_error& error) {
-    throw UsageError("format: the pattern \"" + std::string(pattern) + "\" does not fit its " + std::to_string(arguments.size()) +
-                     (arguments.size() == 1 ? " argument: " : " arguments: ") + error.what() +
-                     " (a place is {} or {:spec}; write {{ and }} for braces)");
+    throw UsageError("format: the pattern \"" + std::string(pattern) + "\" does not match its " +
+                     std::to_string(arguments.size()) + (arguments.size() == 1 ? " argument: " : " arguments: ") + error.what() +
+                     " (a replacement field is {} or {:spec}; write {{ and }} for literal braces)");
   }
 }
 

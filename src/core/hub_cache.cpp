@@ -22,7 +22,7 @@ std::optional<fs::path> folder_in(const Environment& environment, const char* va
   return value->starts_with("~/") && home ? fs::path(*home) / value->substr(2) : fs::path(*value);
 }
 
-/// "model" or "org/model", of letters, digits and .-_ only, so that it cannot lead anywhere else.
+/// "model" or "org/model", of letters, digits and .-_ only, so that it cannot escape the cache.
 bool is_hub_name(const std::string& name) {
   const auto is_part = [](std::string_view part) {
     return !part.empty() && !part.starts_with('.') && part.find("..") == std::string_view::npos &&
@@ -37,7 +37,7 @@ bool is_hub_name(const std::string& name) {
 
 constexpr uint64_t kLongestRevision = 256;
 
-/// The snapshot that the branch main stands for, where it is there.
+/// The snapshot of the branch main, if it was downloaded.
 std::optional<fs::path> snapshot_of(const fs::path& model) {
   std::string revision;
   try {
@@ -68,12 +68,12 @@ fs::path find_model(const std::string& path_or_name, const Environment& environm
   std::error_code ignored;
   if (!path_or_name.empty() && fs::exists(path_or_name, ignored)) return path_or_name;
   if (!is_hub_name(path_or_name))
-    throw UsageError("There is no file or folder '" + path_or_name + "', and it is no name of a model on the hub.");
+    throw UsageError("There is no file or folder '" + path_or_name + "', and it is not the name of a model on the hub.");
   std::string folder = "models--" + path_or_name;
   if (const size_t slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
   const fs::path cache = hub_cache_folder(environment);
   if (const auto snapshot = snapshot_of(cache / folder)) return *snapshot;
-  throw UsageError("There is no file or folder '" + path_or_name + "', and no model of that name was downloaded into " +
+  throw UsageError("There is no file or folder '" + path_or_name + "', and no model of that name is in the hub cache " +
                    cache.string() + ". To download it from the hub: hf download " + path_or_name);
 }
 

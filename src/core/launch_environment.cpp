@@ -12,7 +12,7 @@
 namespace accelerate {
 namespace {
 
-/// The four numbers of a launcher under the names it gives them.
+/// The variables by which a launcher gives ranks and sizes.
 struct LauncherVariables {
   const char* launcher;
   const char* rank;
@@ -28,7 +28,7 @@ constexpr std::array<LauncherVariables, 4> kLaunchers = {{
     {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
 }};
 
-/// What one launcher says. Anything it does not say is empty.
+/// The values from one launcher. Those that it does not set are empty.
 struct Layout {
   std::string launcher, rank_name, size_name;
   std::optional<int> rank, size, local_rank, local_size;
@@ -39,7 +39,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-/// As Python's int(): surrounding blanks and a sign are fine, "" and "1.5" are not.
+/// Like Python's int(): surrounding whitespace and a sign are accepted, "" and "1.5" are not.
 std::optional<long long> parse_integer(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
@@ -51,7 +51,7 @@ std::optional<long long> parse_integer(std::string_view text) {
 }
 
 [[noreturn]] void missing(const std::string& absent, const std::string& present, const Layout& layout) {
-  throw ConfigError(present + " is set and " + absent + " is not: " + layout.launcher +
+  throw ConfigError(present + " is set but " + absent + " is not: " + layout.launcher +
                     " sets both. Start the program with `accelerate launch`, torchrun, "
                     "mpirun or srun, set " +
                     absent + " as well, or unset " + present + " to run a single process.");
@@ -97,7 +97,7 @@ Layout slurm_layout(const Environment& environment) {
   if (const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE")) {
     layout.local_size = tasks_on_node(*tasks, integer_from(environment, {"SLURM_NODEID"}).value_or(0));
     if (!layout.local_size)
-      throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected tasks for each node, such as 2(x3),1.");
+      throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected the number of tasks per node, such as 2(x3),1.");
   }
   return layout;
 }
@@ -112,12 +112,12 @@ Layout layout_of(const LauncherVariables& names, const Environment& environment)
           integer_from(environment, {names.local_size})};
 }
 
-/// Those that say anything about this process, in the order of kLaunchers, Slurm last.
+/// The launchers that set variables for this process, in the order of kLaunchers, Slurm last.
 std::vector<Layout> known_layouts(const Environment& environment) {
   std::vector<Layout> layouts;
   for (const auto& names : kLaunchers) {
     auto layout = layout_of(names, environment);
-    // A size of 1 alone says nothing: many shells have it. torchrun never sets a local rank alone, so somebody forgot the rest.
+    // A size of 1 alone is ignored: many shells set it. torchrun never sets a local rank alone, so the rest is missing.
     const bool local_alone = layout.local_rank && std::string_view(names.launcher) == "torchrun";
     if (layout.rank || layout.size.value_or(1) > 1 || local_alone) layouts.push_back(std::move(layout));
   }
@@ -131,7 +131,7 @@ void check_layout(const Layout& layout) {
   if (*layout.rank < *layout.size) return;
   throw ConfigError(layout.rank_name + "=" + std::to_string(*layout.rank) + " is not below " + layout.size_name + "=" +
                     std::to_string(*layout.size) +
-                    ": ranks count from 0. Give every process another rank below the number of processes.");
+                    ": ranks count from 0. Give every process a unique rank below the number of processes.");
 }
 
 std::string host_name() {
@@ -146,7 +146,7 @@ int master_port(const Environment& environment, const std::string& launcher) {
     if (!port || *port < 1 || *port > 65535) throw ConfigError("MASTER_PORT=" + *text + ": expected a port from 1 to 65535.");
     return static_cast<int>(*port);
   }
-  // Jobs and steps of one user share a node: a port of its own for each, the same on all ranks.
+  // Several jobs and steps may share a node: each gets its own port, the same on all ranks.
   if (launcher == "Slurm") {
     // Not integer_from: an interactive step has a number beyond int.
     const auto number = [&](const char* name) { return parse_integer(environment(name).value_or("0")).value_or(0) % 10000; };
@@ -162,10 +162,9 @@ void fill_master(LaunchEnvironment& me, const Environment& environment) {
   } else if (const auto nodes = environment("SLURM_STEP_NODELIST"); nodes && me.launcher == "Slurm") {
     me.master_address = first_host(*nodes);
   } else if (me.num_processes != me.local_num_processes) {
-    throw ConfigError("MASTER_ADDR is not set, and " + std::to_string(me.local_num_processes) + " of the " +
+    throw ConfigError("MASTER_ADDR is not set, but only " + std::to_string(me.local_num_processes) + " of the " +
                       std::to_string(me.num_processes) +
-                      " processes run on this machine: the others must be told where rank 0 is. Set MASTER_ADDR to the address "
-                      "of the machine that runs rank 0.");
+                      " processes run on this host. Set MASTER_ADDR to the address of the host that runs rank 0.");
   }
 }
 
@@ -221,8 +220,8 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
     me.launcher = first.launcher;
     me.process_index = *first.rank;
     me.num_processes = *first.size;
-    // srun with a PMI plug-in names rank and size twice and the place on the machine only once: take it from whichever
-    // launcher agrees about the rest.
+    // srun with a PMI plug-in gives rank and size twice but the local rank only once: take it from whichever launcher agrees
+    // on the rest.
     for (const auto& layout : layouts) {
       if (layout.rank != first.rank || layout.size != first.size || !(layout.local_rank || layout.local_size)) continue;
       me.local_process_index = layout.local_rank.value_or(0);
@@ -230,7 +229,7 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
       if (layout.local_size && me.local_process_index >= me.local_num_processes) {
         throw ConfigError(layout.launcher + " gives this process the local rank " + std::to_string(me.local_process_index) +
                           " of " + std::to_string(me.local_num_processes) +
-                          " on this machine: local ranks count from 0. Check LOCAL_RANK and LOCAL_WORLD_SIZE.");
+                          " on this host: local ranks count from 0. Check LOCAL_RANK and LOCAL_WORLD_SIZE.");
       }
       break;
     }
@@ -239,7 +238,7 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
   me.agent_hosts_store = me.launcher == "torchrun" && flag_from(environment, "TORCHELASTIC_USE_AGENT_STORE", false);
   me.restart_count = integer_from(environment, {"TORCHELASTIC_RESTART_COUNT"}).value_or(0);
   me.run_id = run_id_of(environment, me.launcher);
-  // Simulated machines share a host name, so what the launcher says comes first.
+  // Simulated nodes share a host name, so the launcher's node rank takes precedence.
   if (const auto node = integer_from(environment, {"GROUP_RANK", "SLURM_NODEID"})) {
     me.machine = "node" + std::to_string(*node);
   } else {

@@ -3,6 +3,6 @@
 
 namespace accelerate::detail {
 
-void throw_no_entry(const std::string& key) { throw UsageError("There is no entry '" + key + "'."); }
+void throw_no_entry(const std::string& key) { throw UsageError("There is no key '" + key + "'."); }
 
 }  // namespace accelerate::detail

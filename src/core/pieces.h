@@ -11,8 +11,8 @@
 
 namespace accelerate::detail {
 
-/// A row of small values that grows at its end and is kept in pieces: however long it becomes, no allocation of it is large, and
-/// one that is made from a range has no room to spare. For what files that are not trusted make us hold.
+/// A sequence of small values, stored in chunks: it grows at its end without large allocations, and one built from a range has no
+/// spare capacity. For data from untrusted files.
 template <typename T>
 class Pieces {
  public:
@@ -59,7 +59,7 @@ class Pieces {
   bool empty() const { return size_ == 0; }
   T& operator[](size_t at) { return at < kPiece ? first_[at] : (*more_)[at / kPiece - 1][at % kPiece]; }
   const T& operator[](size_t at) const { return at < kPiece ? first_[at] : (*more_)[at / kPiece - 1][at % kPiece]; }
-  /// The same for a place that may not be there: std::out_of_range.
+  /// The same with a bounds check: std::out_of_range.
   const T& at(size_t place) const {
     if (place >= size_) throw std::out_of_range("Pieces::at");
     return (*this)[place];
@@ -79,11 +79,12 @@ class Pieces {
     push_back(T(parts...));
   }
   void pop_back() { shrink(size_ - 1); }
-  /// Drops what stands at `size` and behind it.
+  /// Removes the elements from `size` on.
   void shrink(size_t size) {
     size_ = size;
     const size_t pieces = size <= kPiece ? 0 : (size - 1) / kPiece;
-    if (more_ && more_->size() > pieces + 1) more_->resize(pieces + 1);  // one is kept: the end may move to and fro
+    if (more_ && more_->size() > pieces + 1)
+      more_->resize(pieces + 1);  // one chunk is kept, in case the end moves back and forth
   }
 
  private:

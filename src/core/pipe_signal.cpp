@@ -28,7 +28,7 @@ WithoutPipeSignal::WithoutPipeSignal() : pending_before_(is_pending()) {
 WithoutPipeSignal::~WithoutPipeSignal() {
   const sigset_t set = pipe_signal();
   const timespec now = {};
-  // One that came meanwhile was meant for a socket of the library's: letting it through now would end the program after all.
+  // A pending SIGPIPE came from a socket of the library: delivering it now would kill the program after all.
   if (!pending_before_ && is_pending()) sigtimedwait(&set, nullptr, &now);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }

@@ -4,9 +4,9 @@
 
 namespace accelerate::detail {
 
-/// Keeps SIGPIPE from this thread, and from every thread that is started meanwhile for as long as that lives. A library that
-/// writes to sockets in threads of its own and does not ask for MSG_NOSIGNAL (gloo) is made under it: else a peer's death would
-/// end this process without a word, before it can be told as an error. The program's own threads keep what they had.
+/// Blocks SIGPIPE in this thread, and permanently in every thread that is started meanwhile. gloo is created under it, because
+/// its threads write to sockets without MSG_NOSIGNAL: else the death of a peer would kill this process silently, before it can be
+/// reported as an error. The program's own threads keep their signal masks.
 class WithoutPipeSignal {
  public:
   WithoutPipeSignal();

@@ -23,9 +23,9 @@ int exit_code_for(const std::string& path) {
 
 std::string describe(const std::string& path) {
   struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) return "cannot be reached: a folder on the way denies access";
+  if (::stat(path.c_str(), &status) != 0) return "cannot be accessed: a parent folder denies permission";
   if (S_ISDIR(status.st_mode)) return "is a folder, not a program";
-  return fmt::format("is not executable; `chmod +x {}` makes it so, or name its interpreter before it", escaped(path));
+  return fmt::format("is not executable; run `chmod +x {}`, or put its interpreter before it", escaped(path));
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ ProgramPath find_program(const std::string& name, const std::string& search_path
   }
   const bool is_here = exit_code_for("./" + name) != kNotFound && !name.empty();
   return {.exit_code = kNotFound,
-          .problem = fmt::format("The program '{}' is in no folder of PATH{}.", escaped(name),
-                                 is_here ? fmt::format("; for the one in this folder write ./{}", escaped(name)) : "")};
+          .problem = fmt::format("The program '{}' was not found on PATH{}.", escaped(name),
+                                 is_here ? fmt::format("; to run the one in this folder, use ./{}", escaped(name)) : "")};
 }
 
 }  // namespace accelerate::detail

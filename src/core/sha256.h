@@ -11,7 +11,7 @@ std::string sha256(std::string_view message);
 /// HMAC with SHA-256 (RFC 2104): shows that its maker knows `key`, as 64 hexadecimal digits.
 std::string hmac_sha256(std::string_view key, std::string_view message);
 
-/// Compares two codes in a time that does not tell where they differ.
+/// Compares two codes in constant time.
 bool equal_codes(std::string_view left, std::string_view right);
 
 }  // namespace accelerate::detail

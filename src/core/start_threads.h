@@ -7,8 +7,8 @@
 
 namespace accelerate::detail {
 
-/// Threads that run `work`, as many of `count` as the system gives, which may be none: for work that the calling thread can do
-/// alone, only slower.
+/// Starts up to `count` threads that run `work`. The system may allow fewer or none: the calling thread must be able to do the
+/// work alone.
 std::vector<std::jthread> start_threads(size_t count, const std::function<void()>& work);
 
 }  // namespace accelerate::detail

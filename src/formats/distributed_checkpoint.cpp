@@ -14,7 +14,7 @@ namespace accelerate {
 using namespace detail;
 namespace {
 
-/// The classes that `.metadata` is made of. They become plain objects with fields; nothing of them is run.
+/// The classes in `.metadata`. They become plain objects with fields; no code of theirs is run.
 constexpr std::array<std::string_view, 13> kDistributedClasses = {
     "torch.distributed.checkpoint.metadata.Metadata",
     "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 13> kDistributedClasses = {
     "pathlib._local.PosixPath",
 };
 
-/// A piece of a tensor: where it belongs, and where its own torch.save file lies.
+/// A shard of a tensor: its offsets in the tensor, and the location of its torch.save file.
 struct Chunk {
   std::vector<int64_t> offsets, sizes;
   const InputFile* file = nullptr;
@@ -47,13 +47,13 @@ struct DistributedFolder {
 
   [[noreturn]] void fail(const std::string& what) const {
     throw CheckpointError(source.name() +
-                          " does not describe a distributed checkpoint that can be read: " + escaped(what, kLongestQuote) + ".");
+                          " does not describe a readable distributed checkpoint: " + escaped(what, kLongestQuote) + ".");
   }
   /// A field of an object, which must be there.
   const PickleNode& field(const PickleNode& object, std::string_view name) const {
     const PickleNode* state = object.is(PickleKind::kObject) ? object.object().state : nullptr;
     const PickleNode* found = state != nullptr && state->is_dict() ? state->find(name) : nullptr;
-    if (found == nullptr) fail("something has no " + std::string(name));
+    if (found == nullptr) fail("an object has no field " + std::string(name));
     return *found;
   }
   const InputFile& open(const std::string& name) {
@@ -86,7 +86,7 @@ ChunkPlaces chunk_places(const DistributedFolder& folder) {
   return places;
 }
 
-/// Copies the elements of a piece, row by row, to where they belong in the whole.
+/// Copies the elements of a shard, row by row, to their places in the tensor.
 void place_chunk(std::string& whole, const std::vector<int64_t>& shape, const Chunk& chunk, const std::string& elements,
                  size_t element) {
   if (elements.empty()) return;
@@ -108,35 +108,35 @@ std::string chunk_elements(const Chunk& chunk, const DtypeFacts& dtype, const st
   const SectionSource section(*chunk.file, chunk.begin, chunk.length);
   const TorchFile file(section);
   if (!file.root().is(PickleKind::kTensor) || file.root().tensor().dtype != &dtype || file.root().tensor().sizes != chunk.sizes)
-    throw CheckpointError("A piece of " + escaped(name, kLongestQuote) + " in " + chunk.file->name() +
-                          " is not what the description says.");
+    throw CheckpointError("A shard of " + escaped(name, kLongestQuote) + " in " + chunk.file->name() +
+                          " does not match the .metadata file.");
   return file.elements(file.root().tensor());
 }
 
-/// Pieces lie inside the tensor and are as many elements as it has.
+/// Checks that the shards lie inside the tensor and have as many elements as it.
 void require_whole(const DistributedFolder& folder, const MergeableTensor& tensor, const std::vector<Chunk>& chunks) {
   uint64_t bytes = 0;
   for (const Chunk& chunk : chunks) {
     uint64_t piece = static_cast<uint64_t>(tensor.dtype->bytes);
     if (chunk.sizes.size() != tensor.shape.size() || chunk.offsets.size() != tensor.shape.size())
-      folder.fail("a piece of " + tensor.name + " has another number of dimensions");
+      folder.fail("a shard of " + tensor.name + " has a different number of dimensions");
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       if (chunk.offsets[i] < 0 || chunk.sizes[i] < 0 || chunk.offsets[i] > tensor.shape[i] ||
           chunk.sizes[i] > tensor.shape[i] - chunk.offsets[i]) {
-        folder.fail("a piece of " + tensor.name + " lies outside of it");
+        folder.fail("a shard of " + tensor.name + " lies outside the tensor");
       }
       piece *= static_cast<uint64_t>(chunk.sizes[i]);
     }
     bytes += piece;
   }
-  if (bytes != tensor.bytes) folder.fail("the pieces of " + tensor.name + " do not make the whole");
+  if (bytes != tensor.bytes) folder.fail("the shards of " + tensor.name + " do not cover the tensor");
 }
 
 uint64_t bytes_of(const DistributedFolder& folder, const MergeableTensor& tensor) {
   uint64_t bytes = static_cast<uint64_t>(tensor.dtype->bytes);
   for (const int64_t size : tensor.shape) {
     if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes))
-      folder.fail(tensor.name + " has no possible size");
+      folder.fail(tensor.name + " has an invalid size");
   }
   uint64_t available = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.folder)) {
@@ -158,7 +158,7 @@ MergeableTensor distributed_tensor(const std::shared_ptr<DistributedFolder>& fol
   for (const PickleNode* piece : folder->field(description, "chunks").items()) {
     Chunk chunk{sizes_of(folder->field(*piece, "offsets")), sizes_of(folder->field(*piece, "sizes"))};
     const auto place = places.find({key, chunk.offsets});
-    if (place == places.end()) folder->fail("a piece of " + name + " is nowhere");
+    if (place == places.end()) folder->fail("a shard of " + name + " is missing from the storage metadata");
     folder->field(*place->second, "relative_path");  // it has fields at all
     const PickleNode* transforms = place->second->object().state->find("transform_descriptors");
     if (transforms != nullptr && !transforms->is(PickleKind::kNone)) folder->fail(name + " is compressed or encrypted");

@@ -106,7 +106,7 @@ Totals totals_of(const std::vector<InspectedFile>& files) {
 
 void write_folder_table(const std::filesystem::path& folder, const std::vector<InspectedFile>& files, const Write& write) {
   const Totals totals = totals_of(files);
-  std::vector<Row> rows = {{"file", "size", "what it is", "what it holds"}};
+  std::vector<Row> rows = {{"file", "size", "kind", "contents"}};
   for (const auto& file : files) {
     const std::string holds = !file.problem.empty() ? "DAMAGED: " + file.problem : file.format == "other" ? "" : summary(file);
     rows.push_back({file.path.string(), bytes_text(file.bytes), file.role, holds});

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kDeepestFolder = 3;
 
-/// What files of a checkpoint are called. A name begins so and ends so; between, perhaps, stands a number.
+/// The names of a checkpoint's files: a prefix and a suffix, perhaps with a number between them.
 struct KnownFile {
   std::string_view start, end, role;
 };
@@ -101,7 +101,7 @@ void look_into(const std::filesystem::path& path, InspectedFile& file) {
   } else if (name.ends_with(".index.json")) {
     look_into_index(source, file);
   } else if (name.ends_with(".distcp")) {
-    file.format = "other";  // several torch files in a row; only their description tells where each begins
+    file.format = "other";  // several concatenated torch files; only .metadata has their offsets
   } else if (is_torch_name(name) || looks_like_zip(source) || looks_like_legacy(source)) {
     look_into_torch_file(source, file);
   } else {
@@ -146,14 +146,12 @@ InspectedFile inspect_file(const std::filesystem::path& path) {
   file.role = role_of(path.filename());
   look_into(path, file);
   if (file.format == "other" && !file.role.empty()) {
-    throw CheckpointError(path.string() + " holds nothing to list; by its name it is this: " + file.role +
-                          ". Inspect its folder instead.");
+    throw CheckpointError(path.string() + " has nothing to list (" + file.role + "). Inspect its folder instead.");
   }
   if (file.format == "other") {
-    throw CheckpointError(
-        path.string() +
-        " is neither a safetensors file nor a torch file nor an index of weights. Files are known by their names "
-        "(.safetensors, .bin, .pt, .pth, .pkl, .index.json) or by how they begin.");
+    throw CheckpointError(path.string() +
+                          " is not a safetensors file, a torch file or an index of weights. Files are recognized by their names "
+                          "(.safetensors, .bin, .pt, .pth, .pkl, .index.json) or by their first bytes.");
   }
   return file;
 }

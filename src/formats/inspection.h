@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-/// What a file holds, gathered for showing.
+/// The contents of a file, for display.
 namespace accelerate::detail {
 
 /// A tensor or a plain value, named by the keys that lead to it.

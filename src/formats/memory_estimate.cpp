@@ -84,10 +84,9 @@ MergeableWeights weights_beside(const fs::path& config) {
   try {
     return find_mergeable_weights(config.parent_path().empty() ? fs::path(".") : config.parent_path());
   } catch (const CheckpointError& error) {
-    throw CheckpointError(
-        config.string() +
-        " does not say how large the weights are; that is in the files of weights, of which the headers would do. " +
-        error.what());
+    throw CheckpointError(config.string() +
+                          " does not contain the sizes of the weights; the headers of the weights files are needed. " +
+                          error.what());
   }
 }
 
@@ -139,7 +138,7 @@ std::map<std::string, std::string> other_dtype_names() {
 MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype) {
   const auto* found =
       std::find_if(kEstimatedDtypes.begin(), kEstimatedDtypes.end(), [&](const auto& one) { return one.name == dtype; });
-  if (found == kEstimatedDtypes.end()) throw UsageError("There is no estimate for the dtype '" + std::string(dtype) + "'.");
+  if (found == kEstimatedDtypes.end()) throw UsageError("Cannot estimate memory for the dtype '" + std::string(dtype) + "'.");
   MemoryEstimate estimate{.dtype = std::string(dtype),
                           .largest_layer = sizes.largest_layer / found->smaller,
                           .total_size = sizes.total / found->smaller,

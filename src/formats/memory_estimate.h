@@ -36,7 +36,7 @@ struct MemoryEstimate {
 /// The dtypes that there are estimates for.
 std::vector<std::string> estimated_dtypes();
 
-/// Other names of them, as PyTorch and users write them: "bf16" is "bfloat16".
+/// Their aliases, as PyTorch and users write them: "bf16" is "bfloat16".
 std::map<std::string, std::string> other_dtype_names();
 
 /// `dtype` is one of `estimated_dtypes`.

@@ -27,7 +27,7 @@ void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& si
     }
     if (tensor.safetensors_dtype.empty()) {
       throw CheckpointError(escaped("The tensor " + tensor.name + " is " + std::string(tensor.dtype->name) +
-                                    ", which a safetensors file cannot hold. Use --unsafe_serialization."));
+                                    ", which safetensors does not support. Use --unsafe_serialization."));
     }
     entries.push_back({tensor.name, tensor.safetensors_dtype, tensor.shape, 0, 0});
     by_name[tensor.name] = &tensor;
@@ -45,7 +45,7 @@ void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& si
 PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
   if (tensor.dtype == nullptr) {
     throw CheckpointError(escaped("The tensor " + tensor.name + " is " + tensor.safetensors_dtype +
-                                  ", which a torch file cannot hold. Leave --unsafe_serialization out."));
+                                  ", which torch files do not support. Omit --unsafe_serialization."));
   }
   PickleTensor made;
   made.storage = std::to_string(storage);
@@ -57,7 +57,7 @@ PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
   return made;
 }
 
-/// Tensors that are one stay one.
+/// Tensors that share a storage keep sharing it.
 void write_torch_file(const std::vector<MergeableTensor>& tensors, const fs::path& path, ByteSink& sink, MergeResult& result) {
   PickleTree tree;
   PicklePairs pairs;
@@ -91,7 +91,7 @@ void require_distinct(const std::vector<MergeableTensor>& tensors) {
   }
 }
 
-/// The innermost folder that is there already of those that lead to `folder`, once the missing ones are made.
+/// The deepest existing folder on the path to `folder`.
 fs::path existing_part(const fs::path& folder) {
   fs::path existing = folder.is_absolute() ? "/" : ".";
   int missing = 0;  // folders still to be made below it; ".." leads back out of them
@@ -121,17 +121,20 @@ void require_kept(const fs::path& file, const fs::path& folder) {
   try {
     if (!is_removed_with(folder, existing_part(file.parent_path()))) return;
   } catch (const fs::filesystem_error& error) {
-    throw CheckpointError("Cannot tell whether " + file.string() + " would be removed with " + folder.string() + ": " +
+    throw CheckpointError("Cannot determine whether " + file.string() + " would be removed with " + folder.string() + ": " +
                           error.code().message() + ". Merge without --remove_checkpoint_dir.");
   }
-  throw UsageError("The merged file would lie in " + folder.string() + ", which is to be removed. Choose another place for it.");
+  throw UsageError("The merged file would be in " + folder.string() +
+                   ", which --remove_checkpoint_dir removes. Choose another path for it.");
 }
 
 fs::path output_file(const fs::path& out, const MergeOptions& options) {
   const auto format = options.safe_serialization ? WeightFormat::kSafetensors : WeightFormat::kTorch;
   if (out.extension() == ".safetensors" || out.extension() == ".bin") {
     if ((out.extension() == ".safetensors") != options.safe_serialization)
-      throw UsageError(out.string() + " does not fit: --unsafe_serialization makes a .bin, without it a .safetensors is made.");
+      throw UsageError(
+          out.string() +
+          " has the wrong extension: --unsafe_serialization writes a .bin file, otherwise a .safetensors file is written.");
     return out;
   }
   return out / weight_file_name(format);
@@ -148,7 +151,7 @@ MergeResult merge_weights(const fs::path& folder, const fs::path& out, const Mer
   if (const auto parent = result.file.parent_path(); !parent.empty()) {
     std::error_code problem;
     fs::create_directories(parent, problem);
-    if (problem) throw CheckpointError("Cannot make the folder " + parent.string() + ": " + problem.message() + ".");
+    if (problem) throw CheckpointError("Cannot create the folder " + parent.string() + ": " + problem.message() + ".");
   }
   OutputFile file(result.file);
   options.safe_serialization ? write_safetensors(weights.tensors, file, result)

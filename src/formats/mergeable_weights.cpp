@@ -58,7 +58,8 @@ MergeableTensor torch_tensor(const TorchFile& file, const std::string& name, con
   for (const int64_t size : tensor.sizes) made.bytes *= static_cast<uint64_t>(size);
   if (tensor.conjugated || tensor.negative)
     throw CheckpointError(
-        escaped(name + " in " + file.source().name() + " is a conjugated or negated view. Save it resolved from Python."));
+        escaped(name + " in " + file.source().name() +
+                " is a conjugated or negated view. Resolve it in Python (resolve_conj, resolve_neg) and save it again."));
   made.read = [&file, &tensor, bytes = made.bytes](const TakePiece& take) {
     if (!is_contiguous(tensor)) {
       const std::string elements = file.elements(tensor);
@@ -76,12 +77,12 @@ void open_torch_file(const std::filesystem::path& path, MergeableWeights& weight
   weights.owners.push_back(file);
   const TorchFile& torch = file->parsed;
   if (!torch.root().is_dict())
-    throw CheckpointError(path.string() + " holds " + std::string(to_string(torch.root().kind)) + ", not weights by name.");
+    throw CheckpointError(path.string() + " holds " + std::string(to_string(torch.root().kind)) + ", not a state dict.");
   using Place = std::tuple<std::string, int64_t, std::vector<int64_t>, std::vector<int64_t>, const DtypeFacts*>;
   std::map<Place, size_t> first;
   for (const auto& [key, value] : torch.root().dict().items) {
     if (!key->is(PickleKind::kText) || !value->is(PickleKind::kTensor))
-      throw CheckpointError(path.string() + " holds more than tensors by name, so it is not a file of weights.");
+      throw CheckpointError(path.string() + " holds more than named tensors, so it is not a weights file.");
     const PickleTensor& tensor = value->tensor();
     if (tensor.device == "meta")
       throw CheckpointError(escaped(key->text() + " in " + path.string() + " is on the meta device: it has no elements."));
@@ -96,15 +97,15 @@ void open_weights(const std::filesystem::path& path, MergeableWeights& weights) 
   path.extension() == ".safetensors" ? open_safetensors(path, weights) : open_torch_file(path, weights);
 }
 
-/// Every tensor is where the index says, and there is no other.
+/// Checks that the index lists exactly the tensors of the shards.
 void require_as_indexed(const WeightIndex& index, const std::string& file, const std::set<std::string>& found) {
   for (const auto& [name, shard] : index.weight_map) {
     if (!found.contains(shard + "/" + name))
-      throw CheckpointError(escaped(file + " says that " + name + " is in " + shard + ", but it is not."));
+      throw CheckpointError(escaped(file + " maps " + name + " to " + shard + ", but it is not there."));
   }
   if (found.size() != index.weight_map.size())
-    throw CheckpointError("The files that " + file + " names hold " + std::to_string(found.size()) + " tensors, and it lists " +
-                          std::to_string(index.weight_map.size()) + " of them.");
+    throw CheckpointError("The shards of " + file + " hold " + std::to_string(found.size()) + " tensors, but it lists " +
+                          std::to_string(index.weight_map.size()) + ".");
 }
 
 MergeableWeights open_shards(const std::filesystem::path& index_path) {

@@ -34,14 +34,14 @@ int next_latin1(std::string_view text, size_t& at) {
 PickleNode* call_encode(PickleMachine& machine, const PickleItems& arguments) {
   require_count(machine, arguments, 2, 2, "_codecs.encode");
   if (!arguments[0]->is(Kind::kText) || !arguments[1]->is(Kind::kText) || arguments[1]->text() != "latin1")
-    machine.fail("_codecs.encode is understood for bytes only");
+    machine.fail("_codecs.encode is supported for bytes only");
   const std::string& text = arguments[0]->text();
   machine.charge(text.size());
   std::string bytes;
   bytes.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
     const int byte = next_latin1(text, at);
-    if (byte < 0) machine.fail("bytes that are not bytes");
+    if (byte < 0) machine.fail("encoded bytes with a character above 255");
     bytes.push_back(static_cast<char>(byte));
   }
   return machine.tree().bytes(std::move(bytes));
@@ -73,7 +73,7 @@ PickleNode* call_set(PickleMachine& machine, const PickleItems& arguments) {
   require_count(machine, arguments, 0, 1, "a set");
   PickleItems members;
   if (arguments.size() == 1) {
-    if (!arguments[0]->is(Kind::kList) && !arguments[0]->is(Kind::kTuple)) machine.fail("a set that is not made of a list");
+    if (!arguments[0]->is(Kind::kList) && !arguments[0]->is(Kind::kTuple)) machine.fail("a set that is not built from a list");
     machine.charge(arguments[0]->items().size() * sizeof(PickleNode*) / 4);
     members = arguments[0]->items();
   }
@@ -141,7 +141,8 @@ PickleNode* call_device(PickleMachine& machine, const PickleItems& arguments) {
 
 PickleNode* call_layout(PickleMachine& machine, const PickleItems& arguments) {
   require_count(machine, arguments, 1, 1, "torch.layout");
-  if (arguments[0]->text() != "torch.strided") machine.fail("the layout " + escaped(arguments[0]->text(), 40) + " is not read");
+  if (arguments[0]->text() != "torch.strided")
+    machine.fail("the layout " + escaped(arguments[0]->text(), 40) + " is not supported");
   return machine.tree().make(Kind::kLayout, arguments[0]->text());
 }
 

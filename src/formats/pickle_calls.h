@@ -4,7 +4,7 @@
 
 #include "formats/pickle_machine.h"
 
-/// The classes and functions that a pickle of plain data names, and what calling them makes.
+/// The classes and functions that a pickle of plain data may use, and the results of their calls.
 namespace accelerate::detail {
 
 /// A name that is understood. `call` makes the value of calling it with `arguments`; nullptr for what only stands as an argument.

@@ -16,8 +16,8 @@ constexpr uint32_t kOpen = 1, kSeen = 2, kFacts = 3;
 /// Keys that differ take three bytes and more each once the short ones are used up, and their values one.
 constexpr size_t kBytesOfAnItem = 4, kShortKeys = 65'536;
 
-/// Walks all that is reachable, at most twice for each value however often it is referred to: the facts of most values are needed
-/// once, so they are only kept when a value is met again.
+/// Visits all reachable values, each at most twice however often it is referenced: most are needed only once, so facts about a
+/// value are cached only when it is visited again.
 class PickleWalk {
  public:
   PickleWalk(const PickleMachine& machine, size_t pickle_size) : machine_(machine), pickle_size_(pickle_size) {}
@@ -46,13 +46,15 @@ class PickleWalk {
   }
 
  private:
-  [[noreturn]] void too_deep() const { machine_.fail("its values are nested deeper than " + std::to_string(kDeepest)); }
+  [[noreturn]] void too_deep() const {
+    machine_.fail("its values are nested deeper than " + std::to_string(kDeepest) + " levels");
+  }
 
   static bool is_container(const PickleNode& node) { return node.is_row() || node.is_dict() || node.is(PickleKind::kObject); }
 
   Facts leaf(const PickleNode& node) const {
-    if (node.is(PickleKind::kGlobal)) machine_.fail("the class or function " + escaped(node.text(), 120) + " stands as a value");
-    if (node.is(PickleKind::kStorage)) machine_.fail("a storage stands there without a tensor");
+    if (node.is(PickleKind::kGlobal)) machine_.fail("the class or function " + escaped(node.text(), 120) + " is used as a value");
+    if (node.is(PickleKind::kStorage)) machine_.fail("a storage without a tensor");
     if (node.is(PickleKind::kArray) && node.array().bytes == nullptr) machine_.fail("a numpy array without content");
     Facts facts;
     facts.hashable = !node.is(PickleKind::kByteArray) && !node.is(PickleKind::kTensor) && !node.is(PickleKind::kArray);
@@ -97,7 +99,7 @@ class PickleWalk {
   }
 
   void walk_object(const PickleObject& object, size_t depth, Facts& facts) {
-    if (object.name == "numpy.dtype") machine_.fail("a numpy dtype stands there without an array");
+    if (object.name == "numpy.dtype") machine_.fail("a numpy dtype without an array");
     for (PickleNode* part : {object.arguments, object.state}) {
       if (part != nullptr) add(facts, walk(*part, depth + 1));
     }
@@ -106,7 +108,7 @@ class PickleWalk {
 
   void walk_dict(const PickleDict& dict, size_t depth, Facts& facts) {
     std::vector<uint64_t> keys;
-    if (dict.items.size() > pickle_size_ / kBytesOfAnItem + kShortKeys) machine_.fail("a dict has the same key twice");
+    if (dict.items.size() > pickle_size_ / kBytesOfAnItem + kShortKeys) machine_.fail("a dict has a duplicate key");
     keys.reserve(dict.items.size());
     for (const auto& [key, value] : dict.items) {
       const Facts name = walk(*key, depth + 1);
@@ -124,9 +126,9 @@ class PickleWalk {
   [[noreturn]] void same_key(const PickleDict& dict, uint64_t hash, size_t depth) {
     for (const auto& [key, value] : dict.items) {
       if (key->is(PickleKind::kText) && walk(*key, depth + 1).hash == hash)
-        machine_.fail("a dict has the same key twice: " + escaped(key->text(), 120));
+        machine_.fail("a dict has a duplicate key: " + escaped(key->text(), 120));
     }
-    machine_.fail("a dict has the same key twice");
+    machine_.fail("a dict has a duplicate key");
   }
 
   const PickleMachine& machine_;
@@ -148,7 +150,7 @@ int continuation_bytes(unsigned char first) {
 void check_pickled_value(const PickleMachine& machine, PickleNode& root, size_t pickle_size) {
   const auto facts = PickleWalk(machine, pickle_size).walk(root, 0);
   if (facts.unfolded > std::max(kMostUnfolding * pickle_size, kFreeUnfolding))
-    machine.fail("its values refer to each other so often that they unfold to more than the file can mean");
+    machine.fail("its shared references expand to far more values than the file can hold (a reference bomb)");
 }
 
 bool is_pickled_text(std::string_view bytes) {

@@ -17,7 +17,7 @@ constexpr int kNewestProtocol = 5;
 /// A name from a file, fit for a message.
 std::string shown(std::string_view name) { return escaped(name, 120); }
 
-/// The fewest bytes that hold the number, its sign in the last bit.
+/// The shortest two's complement of the number.
 std::string_view fewest_bytes(std::string_view number) {
   while (number.size() > 1) {
     const auto last = static_cast<unsigned char>(number.back());
@@ -41,7 +41,7 @@ void PickleMachine::charge(size_t size) {
 
 std::string_view PickleMachine::take(uint64_t size) {
   if (size > bytes_.size() - position_) {
-    throw PickleCutShort(file_ + " ends in the middle of a pickle: " + std::to_string(size) + " bytes should follow byte " +
+    throw PickleCutShort(file_ + " has a truncated pickle: " + std::to_string(size) + " bytes should follow byte " +
                          std::to_string(position_) + ".");
   }
   const auto taken = bytes_.substr(position_, size);
@@ -79,12 +79,12 @@ PickleNode* PickleMachine::pop() {
 }
 
 PickleNode* PickleMachine::top() {
-  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("the pickle takes a value that is not there");
+  if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) fail("the pickle pops from an empty stack");
   return stack_.back();
 }
 
 PickleItems PickleMachine::pop_to_mark() {
-  if (marks_.empty()) fail("the pickle takes values from a mark that is not there");
+  if (marks_.empty()) fail("the pickle pops to a missing mark");
   const size_t begin = marks_.back();
   PickleItems items(stack_.size() - begin, [&](size_t i) { return stack_[begin + i]; });
   stack_.shrink(begin);
@@ -111,7 +111,7 @@ void PickleMachine::stop() {
 
 void PickleMachine::proto() {
   const int version = take_number<uint8_t>();
-  if (version > kNewestProtocol) fail("protocol " + std::to_string(version) + " of pickle is not known");
+  if (version > kNewestProtocol) fail("unknown pickle protocol " + std::to_string(version));
 }
 
 void PickleMachine::frame() { take_number<uint64_t>(); }
@@ -121,9 +121,7 @@ void PickleMachine::duplicate() { push(top()); }
 
 void PickleMachine::drop() { !marks_.empty() && marks_.back() == stack_.size() ? marks_.pop_back() : void(pop()); }
 
-void PickleMachine::unsupported() {
-  fail("the pickle uses extension codes or buffers outside the file, which no checkpoint needs");
-}
+void PickleMachine::unsupported() { fail("the pickle uses extension codes or out-of-band buffers, which are not supported"); }
 
 void PickleMachine::none() { push(shared(PickleKind::kNone)); }
 void PickleMachine::yes() { push_boolean(true); }
@@ -193,7 +191,7 @@ void PickleMachine::binary_float() {
 
 void PickleMachine::text_of(uint64_t size) {
   const auto text = take(size);
-  if (!is_pickled_text(text)) fail("a text is not UTF-8");
+  if (!is_pickled_text(text)) fail("a string is not UTF-8");
   push(tree_.text(std::string(text)));
 }
 
@@ -207,7 +205,8 @@ void PickleMachine::string_of(uint64_t size) {
 
 void PickleMachine::text_line() {
   const auto text = line();
-  if (text.find('\\') != std::string_view::npos || !is_pickled_text(text)) fail("a text of protocol 0 with escapes is not read");
+  if (text.find('\\') != std::string_view::npos || !is_pickled_text(text))
+    fail("a protocol 0 string with escapes is not supported");
   push(tree_.text(std::string(text)));
 }
 
@@ -215,7 +214,7 @@ void PickleMachine::quoted_line() {
   const auto text = line();
   if (text.size() < 2 || text.front() != text.back() || (text.front() != '\'' && text.front() != '"') ||
       text.find('\\') != std::string_view::npos || !is_pickled_text(text)) {
-    fail("a text of protocol 0 is not read: " + shown(text));
+    fail("unsupported protocol 0 string: " + shown(text));
   }
   push(tree_.text(std::string(text.substr(1, text.size() - 2))));
 }
@@ -295,7 +294,7 @@ void PickleMachine::remember(uint64_t index, PickleNode* node) {
 void PickleMachine::recall(uint64_t index) {
   if (index < memo_.size()) return push(memo_[index]);
   const auto found = distant_memo_.find(index);
-  if (found == distant_memo_.end()) fail("the pickle refers to value " + std::to_string(index) + ", which it has not made");
+  if (found == distant_memo_.end()) fail("the pickle refers to value " + std::to_string(index) + ", which is not in its memo");
   push(found->second);
 }
 
@@ -322,7 +321,7 @@ void PickleMachine::push_global(std::string module, std::string name) {
              std::find(rules_.objects.begin(), rules_.objects.end(), full) != rules_.objects.end()) {
     push(tree_.make(PickleKind::kGlobal, full));
   } else {
-    fail("it names " + shown(full) + ", which plain data and tensors do not need. It was refused and nothing was run; if you " +
+    fail("it refers to " + shown(full) + ", which is not allowed. It was rejected and nothing was run; if you " +
          "trust the file, load it in Python and save the plain state dict");
   }
 }
@@ -363,7 +362,7 @@ PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   if (known == nullptr) {
     return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{full, arguments, nullptr}));
   }
-  if (known->call == nullptr) fail("the pickle calls " + full + ", which plain data and tensors do not need. It was refused");
+  if (known->call == nullptr) fail("the pickle calls " + full + ", which is not allowed. It was rejected");
   return known->call(*this, arguments->items());
 }
 
@@ -377,7 +376,7 @@ void PickleMachine::new_object() { reduce(); }
 
 void PickleMachine::new_object_with_keywords() {
   const PickleNode* keywords = pop();
-  if (!keywords->is_dict() || !keywords->dict().items.empty()) fail("an object made with keywords is not plain data");
+  if (!keywords->is_dict() || !keywords->dict().items.empty()) fail("objects with keyword arguments are not supported");
   reduce();
 }
 
@@ -484,7 +483,7 @@ void PickleMachine::run() {
   while (!stopped_) {
     const auto code = take_number<unsigned char>();
     const Step step = step_of(code);
-    if (step == nullptr) fail("there is no pickle opcode " + std::to_string(code) + ". Is it a torch file at all?");
+    if (step == nullptr) fail("unknown pickle opcode " + std::to_string(code) + ". Is it a torch file at all?");
     (this->*step)();
   }
 }

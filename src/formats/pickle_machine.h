@@ -27,8 +27,8 @@ class PickleMachine {
 
   /// CheckpointError with file and position.
   [[noreturn]] void fail(const std::string& what) const;
-  /// Accounts for `size` bytes or values that are copied. References are cheap to write in a pickle, so without this a small one
-  /// could ask for a large text again and again.
+  /// Charges for `size` bytes or values that are copied. References are cheap in a pickle, so without this a small pickle could
+  /// copy a large string again and again.
   void charge(size_t size);
 
  private:
@@ -143,13 +143,13 @@ class PickleMachine {
   Pieces<PickleNode*> stack_;
   Pieces<size_t> marks_;
   Pieces<PickleNode*> memo_;                      // the values are numbered one by one,
-  std::map<uint64_t, PickleNode*> distant_memo_;  // or as somebody else likes it
+  std::map<uint64_t, PickleNode*> distant_memo_;  // or with arbitrary numbers
   std::map<PickleKind, PickleNode*> shared_;      // None, (): one node each, as in Python,
   std::array<PickleNode*, 2> booleans_ = {};      // and what else a byte or two can name again and again
   std::array<PickleNode*, 256> small_integers_ = {};
 };
 
-/// Throws, in the machine's words, unless `root` is plain data without cycles (see read_pickle).
+/// Throws through `machine.fail` unless `root` is plain data without cycles (see read_pickle).
 void check_pickled_value(const PickleMachine& machine, PickleNode& root, size_t pickle_size);
 
 /// Is it text in UTF-8? Lone surrogates count, as in Python.

@@ -30,11 +30,11 @@ void require_bytes(PickleMachine& machine, const PickleArray& array) {
   uint64_t bytes = element_size(array.dtype);
   for (const int64_t size : array.shape) {
     if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes))
-      machine.fail("a numpy array of no possible size");
+      machine.fail("a numpy array with an invalid size");
   }
   if (bytes != array.bytes->text().size()) {
-    machine.fail("a numpy array of " + std::to_string(bytes) + " bytes for which " + std::to_string(array.bytes->text().size()) +
-                 " are there");
+    machine.fail("a numpy array of " + std::to_string(bytes) + " bytes has " + std::to_string(array.bytes->text().size()) +
+                 " bytes of data");
   }
 }
 
@@ -43,7 +43,7 @@ void require_bytes(PickleMachine& machine, const PickleArray& array) {
 /// (class, shape, code): an array still empty, which BUILD fills.
 PickleNode* call_numpy_reconstruct(PickleMachine& machine, const PickleItems& items) {
   if (items.size() != 3 || !items[0]->is(Kind::kGlobal) || items[0]->text() != "numpy.ndarray")
-    machine.fail("numpy's _reconstruct is understood for arrays only");
+    machine.fail("numpy's _reconstruct is supported for arrays only");
   return machine.tree().array({});
 }
 

@@ -11,7 +11,7 @@
 
 namespace accelerate::detail {
 
-/// Thrown when a pickle goes on behind the bytes that were given.
+/// Thrown when a pickle extends past the end of the given bytes.
 class PickleCutShort : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;

@@ -37,7 +37,7 @@ void require_shape(const PickleMachine& machine, const PickleTensor& tensor) {
   if (tensor.sizes.size() != tensor.strides.size() || tensor.offset < 0 ||
       std::any_of(tensor.sizes.begin(), tensor.sizes.end(), negative) ||
       std::any_of(tensor.strides.begin(), tensor.strides.end(), negative)) {
-    machine.fail("a tensor whose sizes, strides and offset do not make sense");
+    machine.fail("a tensor with inconsistent sizes, strides and offset");
   }
 }
 
@@ -51,7 +51,7 @@ void read_tensor_metadata(PickleMachine& machine, const PickleNode& metadata, Pi
     } else if (key->is(PickleKind::kText) && key->text() == "neg") {
       tensor.negative = set;
     } else {
-      machine.fail("a tensor with metadata that is not known");
+      machine.fail("a tensor with unknown metadata");
     }
   }
 }
@@ -70,13 +70,13 @@ PickleTensor tensor_of(PickleMachine& machine, const TensorArguments& arguments)
 }  // namespace
 
 PickleNode* storage_from_id(PickleMachine& machine, const PickleNode& id) {
-  if (!id.is(PickleKind::kTuple) || id.items().size() < 5) machine.fail("a persistent id that is no storage");
+  if (!id.is(PickleKind::kTuple) || id.items().size() < 5) machine.fail("a persistent id that is not a storage");
   const auto& items = id.items();
   const bool five = items.size() == 5 || (items.size() == 6 && items[5]->is(PickleKind::kNone));  // 6: the old format
   if (!five || !items[0]->is(PickleKind::kText) || items[0]->text() != "storage" || !items[1]->is(PickleKind::kGlobal) ||
       !items[2]->is(PickleKind::kText) || !items[3]->is(PickleKind::kText) || !items[4]->is(PickleKind::kInt) ||
       items[4]->integer() < 0) {
-    machine.fail("a persistent id that is no storage, or a view of one");
+    machine.fail("a persistent id that is not a storage, or is a view of one");
   }
   std::string_view type = items[1]->text();
   type.remove_prefix(std::min(type.size(), type.rfind('.') + 1));

@@ -105,7 +105,7 @@ struct PickleNode {
                    std::unique_ptr<PickleItems>, std::unique_ptr<PickleDict>, std::unique_ptr<PickleTensor>,
                    std::unique_ptr<PickleArray>, std::unique_ptr<PickleObject>, const DtypeFacts*>;
   PickleKind kind = PickleKind::kNone;
-  /// For whoever walks the tree once and must know where it was: see pickle_check.cpp.
+  /// Scratch space for a traversal of the tree: see pickle_check.cpp.
   uint32_t mark = 0;
   Data data;
 

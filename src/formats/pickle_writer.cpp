@@ -59,7 +59,8 @@ class PickleEmitter {
 };
 
 void PickleEmitter::emit(const PickleNode& node, size_t depth) {
-  if (depth > kDeepestWritten) throw UsageError("A value that is nested deeper than 400, or contains itself, cannot be saved.");
+  if (depth > kDeepestWritten)
+    throw UsageError("Cannot save a value that is nested more than 400 levels deep or contains itself.");
   switch (node.kind) {
     case Kind::kNone:
       return out_.code('N');
@@ -265,7 +266,7 @@ void PickleEmitter::emit_small_call(const PickleNode& node, size_t depth) {
     out_.word(node.text());
     out_.end_tuple(1);
   } else {
-    throw UsageError("A pickle cannot be written with " + std::string(to_string(node.kind)) + " in it.");
+    throw UsageError("Cannot pickle " + std::string(to_string(node.kind)) + ".");
   }
   call();
   out_.memoize(node);

@@ -7,7 +7,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// The dimensions of a slice, those at the end joined as far as they are whole: each turn of the innermost loop is one read.
+/// The dimensions of a slice, with complete trailing dimensions merged: each iteration of the innermost loop is one read.
 struct SlicePlan {
   struct Loop {
     uint64_t count, step;  // step in bytes

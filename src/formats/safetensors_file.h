@@ -12,8 +12,8 @@
 
 namespace accelerate::detail {
 
-/// A safetensors file open for reading: its header at once, its tensors one by one or in part. Not trusted, as
-/// parse_safetensors_header says. The source outlives this.
+/// A safetensors file open for reading: its header at once, its tensors one by one or in part. The file is not trusted, see
+/// parse_safetensors_header. The source must outlive this.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const ByteSource& source);

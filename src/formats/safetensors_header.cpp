@@ -14,7 +14,7 @@
 namespace accelerate::detail {
 namespace {
 
-/// The limit of the reference implementation; also what keeps a damaged length from becoming a huge allocation.
+/// The limit of the reference implementation; it also keeps a corrupt length from causing a huge allocation.
 constexpr uint64_t kMostHeaderBytes = 100'000'000;
 constexpr size_t kMostDimensions = 1024;  // far more than any tensor can have
 
@@ -35,16 +35,16 @@ size_t dtype_order(std::string_view dtype) {
 }
 
 [[noreturn]] void damaged(const std::string& file, const std::string& what) {
-  throw CheckpointError(file + " is not a sound safetensors file: " + escaped(what, kLongestQuote) + ".");
+  throw CheckpointError(file + " is not a valid safetensors file: " + escaped(what, kLongestQuote) + ".");
 }
 
-/// Collects the members of JSON objects in order, so that a name given twice is seen: a DOM would keep only one of them.
+/// Collects the members of JSON objects in order, so that duplicate names are detected: a DOM would keep only one of them.
 class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   HeaderReader(const std::string& file, SafetensorsHeader& header) : file_(file), header_(header) {}
 
   bool null() override { unexpected("null"); }
-  bool boolean(bool) override { unexpected("a truth value"); }
+  bool boolean(bool) override { unexpected("a boolean"); }
   bool number_integer(number_integer_t) override { unexpected("a negative number"); }
   bool number_float(number_float_t, const string_t&) override { unexpected("a fraction"); }
   bool binary(binary_t&) override { unexpected("binary data"); }
@@ -82,10 +82,10 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
   bool key(string_t& key) override {
     if (depth_ == 1) {
-      if (!names_.insert(key).second) damaged(file_, "it has two entries for " + key);
+      if (!names_.insert(key).second) damaged(file_, "it has a duplicate entry for " + key);
       name_ = key;
     } else {
-      if (!members_.insert(key).second) damaged(file_, "the entry of " + name_ + " says " + key + " twice");
+      if (!members_.insert(key).second) damaged(file_, "the entry of " + name_ + " has a duplicate key " + key);
       key_ = key;
     }
     return true;
@@ -110,12 +110,12 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    damaged(file_, "its header is not JSON at byte " + std::to_string(position));
+    damaged(file_, "its header is invalid JSON at byte " + std::to_string(position));
   }
 
  private:
   [[noreturn]] void unexpected(const std::string& what) {
-    damaged(file_, what + " stands where the header has none" + (name_.empty() ? "" : ", at " + name_));
+    damaged(file_, what + " is unexpected in the header" + (name_.empty() ? "" : ", at " + name_));
   }
 
   void finish_entry() {
@@ -164,8 +164,8 @@ void check_places(SafetensorsHeader& header, uint64_t file_size, const std::stri
   uint64_t position = 0;
   for (const auto& entry : header.entries) {
     if (entry.end < entry.begin || entry.end - entry.begin != expected_bytes(entry, file)) {
-      damaged(file, entry.name + " lies at " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
-                        ", which is not the size of its shape and dtype");
+      damaged(file, entry.name + " has data_offsets " + std::to_string(entry.begin) + " to " + std::to_string(entry.end) +
+                        ", which do not match its shape and dtype");
     }
     if (entry.begin != position)
       damaged(file, entry.name + (entry.begin < position ? " overlaps the tensor before it" : " leaves a gap before it"));
@@ -173,8 +173,8 @@ void check_places(SafetensorsHeader& header, uint64_t file_size, const std::stri
   }
   const uint64_t available = file_size - header.data_start;
   if (position > available)
-    damaged(file, "it ends in the middle of its data: " + std::to_string(position) + " bytes are described and " +
-                      std::to_string(available) + " are there");
+    damaged(file,
+            "its data is truncated: " + std::to_string(position) + " bytes expected, " + std::to_string(available) + " found");
   if (position < available) damaged(file, std::to_string(available - position) + " bytes follow its last tensor");
 }
 
@@ -186,12 +186,12 @@ int safetensors_dtype_bits(std::string_view dtype) {
 }
 
 uint64_t safetensors_header_size(std::string_view first_bytes, uint64_t file_size, const std::string& file) {
-  if (first_bytes.size() < 8 || file_size < 8)
-    damaged(file, "it is shorter than the eight bytes that every such file begins with");
+  if (first_bytes.size() < 8 || file_size < 8) damaged(file, "it is shorter than the 8 bytes of the header length");
   uint64_t size = 0;
   std::memcpy(&size, first_bytes.data(), sizeof(size));
-  if (size > kMostHeaderBytes) damaged(file, "its header claims " + std::to_string(size) + " bytes, more than the format allows");
-  if (size > file_size - 8) damaged(file, "it ends in the middle of its header");
+  if (size > kMostHeaderBytes)
+    damaged(file, "its header length is " + std::to_string(size) + " bytes, more than the format allows");
+  if (size > file_size - 8) damaged(file, "its header is truncated");
   return size;
 }
 

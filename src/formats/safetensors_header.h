@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-/// The header of a safetensors file: bytes only, no torch. What it reads is not to be trusted.
+/// The header of a safetensors file: bytes only, no torch. The input is not trusted.
 namespace accelerate::detail {
 
 /// One tensor of a file. `begin` and `end` count from the start of the data, which follows the header.

@@ -17,7 +17,7 @@ constexpr int64_t kLegacyProtocol = 1001;
 constexpr uint64_t kFirstWindow = 1 << 20;
 
 [[noreturn]] void bad_torch_file(const ByteSource& source, const std::string& what) {
-  throw CheckpointError(source.name() + " is not a sound torch file: " + escaped(what, kLongestQuote) + ".");
+  throw CheckpointError(source.name() + " is not a valid torch file: " + escaped(what, kLongestQuote) + ".");
 }
 
 class TensorCollector {
@@ -46,7 +46,7 @@ class TensorCollector {
   std::unordered_set<const PickleNode*> seen_;
 };
 
-/// Storages of the old format count elements; what has no class of its own counts bytes.
+/// Storages of the legacy format count elements; those without a typed class count bytes.
 uint64_t legacy_element_size(const PickleTensor& tensor) {
   return tensor.untyped || tensor.dtype->storage.empty() ? 1 : static_cast<uint64_t>(tensor.dtype->bytes);
 }
@@ -69,7 +69,7 @@ uint64_t tensor_extent(const PickleTensor& tensor, const std::string& file) {
         !__builtin_mul_overflow(tensor.sizes[i] - 1, tensor.strides[i], &reach) && !__builtin_add_overflow(last, reach, &last);
   }
   countable = countable && !__builtin_add_overflow(last, 1, &last) && !__builtin_mul_overflow(last, tensor.dtype->bytes, &bytes);
-  if (!countable) throw CheckpointError(file + " has a tensor that is too large for any file.");
+  if (!countable) throw CheckpointError(file + " has a tensor whose size overflows.");
   return static_cast<uint64_t>(bytes);
 }
 
@@ -91,7 +91,7 @@ void TorchFile::read_archive(const PickleRules& rules) {
   if (pickle == nullptr) bad_torch_file(source_, "its archive has no data.pkl");
   const ZipEntry* order = zip_->find(folder_ + "byteorder");
   if (order != nullptr && order->size < 16 && zip_->read(*order) != "little")
-    bad_torch_file(source_, "it was written on a big-endian machine. Load and save it in Python first");
+    bad_torch_file(source_, "it is big-endian. Load and save it in Python first");
   const std::string bytes = zip_->read(*pickle);
   tree_ = read_pickle(bytes, source_.name(), rules);
   const std::string data = folder_ + "data/";
@@ -100,8 +100,7 @@ void TorchFile::read_archive(const PickleRules& rules) {
   }
 }
 
-/// The old format is a row of pickles whose lengths are not written down, then raw bytes: so a window grows until the pickle
-/// fits.
+/// The legacy format is a sequence of pickles of unknown length, then raw bytes: so a window grows until the pickle fits.
 PickleTree TorchFile::next_pickle(uint64_t& position, const PickleRules& rules) const {
   for (uint64_t window = kFirstWindow;; window *= 4) {
     const uint64_t size = std::min(window, source_.size() - position);
@@ -121,14 +120,14 @@ void TorchFile::read_legacy(const PickleRules& rules) {
   uint64_t position = 0;
   const PickleTree magic = next_pickle(position, {});
   if (!magic.root->is(PickleKind::kBigInt) || magic.root->text() != kLegacyMagic)
-    bad_torch_file(source_, "it begins neither as a zip archive nor as the format before");
+    bad_torch_file(source_, "it is neither a zip archive nor in torch's legacy format");
   const PickleTree protocol = next_pickle(position, {});
   if (!protocol.root->is(PickleKind::kInt) || protocol.root->integer() != kLegacyProtocol)
-    bad_torch_file(source_, "its version is not known");
+    bad_torch_file(source_, "its version is unknown");
   const PickleTree system = next_pickle(position, {});
   const PickleNode* little = system.root->is_dict() ? system.root->find("little_endian") : nullptr;
   if (little == nullptr || !little->is(PickleKind::kBool) || !little->boolean())
-    bad_torch_file(source_, "it was not written on a little-endian machine. Load and save it in Python first");
+    bad_torch_file(source_, "it is not little-endian. Load and save it in Python first");
   tree_ = next_pickle(position, rules);
   const PickleTree keys = next_pickle(position, {});
   if (!keys.root->is(PickleKind::kList)) bad_torch_file(source_, "it does not list its storages");
@@ -139,11 +138,11 @@ void TorchFile::read_legacy(const PickleRules& rules) {
     const auto element = element_sizes.find(key->text());
     if (element == element_sizes.end()) bad_torch_file(source_, "no tensor uses its storage " + escaped(key->text(), 80));
     uint64_t count = 0, size = 0;
-    if (source_.size() - position < sizeof(count)) bad_torch_file(source_, "it ends before its storages");
+    if (source_.size() - position < sizeof(count)) bad_torch_file(source_, "it is truncated before its storages");
     source_.read(&count, sizeof(count), position);
     position += sizeof(count);
     if (__builtin_mul_overflow(count, element->second, &size) || size > source_.size() - position)
-      bad_torch_file(source_, "it ends in the middle of storage " + escaped(key->text(), 80));
+      bad_torch_file(source_, "it is truncated in storage " + escaped(key->text(), 80));
     storages_.push_back({key->text(), position, size});
     position += size;
   }
@@ -160,7 +159,7 @@ void TorchFile::check_tensors() const {
                                   std::to_string(tensor->storage_elements) + " elements");
     }
     if (tensor_extent(*tensor, source_.name()) > where.size)
-      bad_torch_file(source_, "a tensor reaches beyond storage " + where.key);
+      bad_torch_file(source_, "a tensor extends past the end of storage " + where.key);
   }
 }
 

@@ -22,9 +22,9 @@ struct TorchStorage {
   uint64_t offset = 0, size = 0;  // bytes
 };
 
-/// What torch.save wrote, in its zip format or the one before it: plain values, and the places of the storages, which are not
-/// read. Not trusted: every tensor of the tree lies inside its storage and every storage inside the file, or CheckpointError
-/// names the file and what is wrong. The source outlives this.
+/// A torch.save file, in the zip format or the legacy one: its plain values, and the offsets of its storages, which are not read.
+/// The file is not trusted: every tensor lies inside its storage and every storage inside the file, or CheckpointError names the
+/// file and the problem. The source must outlive this.
 class TorchFile {
  public:
   explicit TorchFile(const ByteSource& source, const PickleRules& rules = {});
@@ -36,9 +36,9 @@ class TorchFile {
   const TorchStorage& storage(const std::string& key) const;
   /// Fills `bytes` with the whole storage. CheckpointError when its checksum is wrong; the old format has none.
   void read(const TorchStorage& storage, void* bytes) const;
-  /// For those who have the bytes: throws as `read` does.
+  /// For callers that have the bytes: throws as `read` does.
   void require_sound(const TorchStorage& storage, const void* bytes) const;
-  /// For those who read the bytes themselves, perhaps in pieces: throws unless `crc` is the storage's, where it has one.
+  /// For callers that read the bytes themselves, perhaps in chunks: throws unless `crc` matches the storage's, if it has one.
   void require_crc(const TorchStorage& storage, uint32_t crc) const;
   /// Reads a storage in pieces and throws when its checksum is wrong.
   void verify(const TorchStorage& storage) const;

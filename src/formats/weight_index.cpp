@@ -32,7 +32,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& text) override {
     if (depth_ == 1) bare_.emplace_back(section_, text);
     if (depth_ == 2 && section_ == "weight_map") index_.weight_map.emplace_back(key_, text);
-    if (depth_ == 0) bad_index(file_, "it is no object");
+    if (depth_ == 0) bad_index(file_, "it is not an object");
     return true;
   }
   bool start_object(size_t) override {
@@ -40,7 +40,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
       if (has_map_) bad_index(file_, "it has two weight maps");
       has_map_ = true;
     }
-    if (depth_ > 2 && section_ == "weight_map") bad_index(file_, "the file of " + key_ + " is not text");
+    if (depth_ > 2 && section_ == "weight_map") bad_index(file_, "the file of " + key_ + " is not a string");
     return true;
   }
   bool key(string_t& key) override {
@@ -59,7 +59,7 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_array() override { return end_object(); }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception&) override {
-    bad_index(file_, "it is not JSON at byte " + std::to_string(position));
+    bad_index(file_, "it is invalid JSON at byte " + std::to_string(position));
   }
 
   void finish() {
@@ -70,8 +70,8 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
  private:
   /// A value that is not text: fine anywhere but in the map.
   bool other() {
-    if (depth_ == 0) bad_index(file_, "it is no object");
-    if (depth_ == 2 && section_ == "weight_map") bad_index(file_, "the file of " + key_ + " is not text");
+    if (depth_ == 0) bad_index(file_, "it is not an object");
+    if (depth_ == 2 && section_ == "weight_map") bad_index(file_, "the file of " + key_ + " is not a string");
     return true;
   }
 
@@ -86,10 +86,10 @@ class IndexReader : public nlohmann::json_sax<nlohmann::json> {
 void require_sound_map(const WeightIndex& index, const std::string& file) {
   std::unordered_set<std::string_view> names;
   for (const auto& [name, shard] : index.weight_map) {
-    if (!names.insert(name).second) bad_index(file, "it names " + name + " twice");
+    if (!names.insert(name).second) bad_index(file, "it has a duplicate entry for " + name);
     if (shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos ||
         shard.find('\0') != std::string::npos)
-      bad_index(file, name + " is said to lie in '" + shard + "', which is no file of the same folder");
+      bad_index(file, name + " is mapped to '" + shard + "', which is not a file name in the same folder");
   }
 }
 

@@ -11,7 +11,7 @@
 
 namespace accelerate::detail {
 
-/// What `model.safetensors.index.json` and its like say.
+/// The content of `model.safetensors.index.json` and the like.
 struct WeightIndex {
   /// Tensor and file, in the order of the text. Files lie beside the index: no other folder can be named.
   std::deque<std::pair<std::string, std::string>> weight_map;

@@ -45,7 +45,7 @@ void join_groups(ShardPlan& plan, const std::vector<std::vector<std::string>>& g
 
 uint64_t parse_shard_size(std::string_view text) {
   if (const auto bytes = parse_size(text, kShardUnits)) return static_cast<uint64_t>(*bytes);
-  throw UsageError("'" + std::string(text) + "' is not a size. Write a number and one of KB, MB, GB and TB, such as 5GB.");
+  throw UsageError("'" + std::string(text) + "' is not a size. Give a number and a unit (KB, MB, GB or TB), such as 5GB.");
 }
 
 std::string weight_file_name(WeightFormat format, size_t shard, size_t shards) {

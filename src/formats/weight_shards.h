@@ -27,7 +27,7 @@ bool is_weight_file_name(WeightFormat format, std::string_view name);
 struct WeightToPlace {
   std::string name;
   uint64_t bytes = 0;
-  /// Tensors with the same storage go into one file and count once; none: it shares with nobody.
+  /// Tensors with the same storage go into one file and count once; none: the storage is not shared.
   std::optional<uint64_t> storage = std::nullopt;
 };
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <type_traits>
 
-/// Facts of the zip format that reader and writer share. Numbers are little-endian, as on every machine this runs on.
+/// Constants of the zip format that reader and writer share. Numbers are little-endian, as is every supported host.
 namespace accelerate::detail::zip {
 
 inline constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kDescriptorSignature = 0x08074b50;
@@ -17,7 +17,7 @@ inline constexpr uint32_t kSee64 = 0xFFFFFFFF;
 inline constexpr uint16_t kExtra64 = 0x0001;
 inline constexpr uint16_t kFlagEncrypted = 0x0001, kFlagDescriptor = 0x0008, kFlagUtf8 = 0x0800;
 
-/// The number at `offset`; whoever asks has checked that it lies inside.
+/// The number at `offset`; the caller has checked the bounds.
 template <typename Number>
 Number number_at(std::string_view bytes, uint64_t offset) {
   Number number;

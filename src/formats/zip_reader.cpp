@@ -16,17 +16,17 @@ namespace {
 using zip::number_at;
 
 [[noreturn]] void bad_archive(const ByteSource& source, const std::string& what) {
-  throw CheckpointError(source.name() + " is not a sound zip archive: " + escaped(what, kLongestQuote) + ".");
+  throw CheckpointError(source.name() + " is not a valid zip archive: " + escaped(what, kLongestQuote) + ".");
 }
 
 struct Directory {
   uint64_t count = 0, offset = 0, size = 0;
 };
 
-/// Where the last record begins: at the very end, before a comment of at most 64 KB.
+/// The offset of the end-of-central-directory record: at the end, before a comment of at most 64 KB.
 uint64_t find_end_record(const ByteSource& source, std::string& record) {
   const uint64_t reach = std::min<uint64_t>(source.size(), zip::kEndSize + 0xFFFF);
-  if (reach < zip::kEndSize) bad_archive(source, "it is too short to be one");
+  if (reach < zip::kEndSize) bad_archive(source, "it is too short");
   const std::string tail = source.text(source.size() - reach, reach);
   for (uint64_t at = reach - zip::kEndSize + 1; at-- > 0;) {
     if (number_at<uint32_t>(tail, at) != zip::kEndSignature) continue;
@@ -34,7 +34,7 @@ uint64_t find_end_record(const ByteSource& source, std::string& record) {
     record = tail.substr(at, zip::kEndSize);
     return source.size() - reach + at;
   }
-  bad_archive(source, "it has no directory at its end. Was it cut short?");
+  bad_archive(source, "it has no central directory at its end. Was it truncated?");
 }
 
 /// The zip64 record, when a locator for it stands right before the end record.
@@ -43,11 +43,11 @@ std::optional<Directory> find_directory64(const ByteSource& source, uint64_t end
   const std::string locator = source.text(end - zip::kLocator64Size, zip::kLocator64Size);
   if (number_at<uint32_t>(locator, 0) != zip::kLocator64Signature) return std::nullopt;
   const auto at = number_at<uint64_t>(locator, 8);
-  if (at > end - zip::kLocator64Size - zip::kEnd64Size) bad_archive(source, "its zip64 record lies outside");
+  if (at > end - zip::kLocator64Size - zip::kEnd64Size) bad_archive(source, "its zip64 record lies outside the file");
   const std::string record = source.text(at, zip::kEnd64Size);
-  if (number_at<uint32_t>(record, 0) != zip::kEnd64Signature) bad_archive(source, "its zip64 record is not where it should be");
+  if (number_at<uint32_t>(record, 0) != zip::kEnd64Signature) bad_archive(source, "its zip64 record is missing");
   if (number_at<uint32_t>(record, 16) != 0 || number_at<uint64_t>(record, 24) != number_at<uint64_t>(record, 32))
-    bad_archive(source, "it is one part of several");
+    bad_archive(source, "it is a multi-part archive");
   directory_limit = at;
   return Directory{number_at<uint64_t>(record, 32), number_at<uint64_t>(record, 48), number_at<uint64_t>(record, 40)};
 }
@@ -58,12 +58,13 @@ Directory find_directory(const ByteSource& source) {
   auto directory = find_directory64(source, limit, limit);
   if (!directory) {
     if (number_at<uint16_t>(record, 4) != 0 || number_at<uint16_t>(record, 8) != number_at<uint16_t>(record, 10))
-      bad_archive(source, "it is one part of several");
+      bad_archive(source, "it is a multi-part archive");
     directory = {number_at<uint16_t>(record, 10), number_at<uint32_t>(record, 16), number_at<uint32_t>(record, 12)};
   }
-  if (directory->offset > limit || directory->size > limit - directory->offset) bad_archive(source, "its directory lies outside");
+  if (directory->offset > limit || directory->size > limit - directory->offset)
+    bad_archive(source, "its central directory lies outside the file");
   if (directory->count > directory->size / zip::kCentralSize)
-    bad_archive(source, "it claims " + std::to_string(directory->count) + " members, more than its directory can hold");
+    bad_archive(source, "it declares " + std::to_string(directory->count) + " members, more than its central directory can hold");
   return *directory;
 }
 
@@ -73,7 +74,7 @@ struct CentralEntry {
   uint64_t local = 0;  // where its local header begins
 };
 
-/// Replaces what is said to stand in the zip64 field.
+/// Replaces sizes and offsets that are stored in the zip64 field.
 void read_extra64(const ByteSource& source, std::string_view extra, const std::string& name, std::array<uint64_t*, 3> fields) {
   while (extra.size() >= 4) {
     const auto id = number_at<uint16_t>(extra, 0);
@@ -94,11 +95,11 @@ void read_extra64(const ByteSource& source, std::string_view extra, const std::s
 
 CentralEntry read_central(const ByteSource& source, std::string_view& directory) {
   if (directory.size() < zip::kCentralSize || number_at<uint32_t>(directory, 0) != zip::kCentralSignature)
-    bad_archive(source, "its directory is damaged");
+    bad_archive(source, "its central directory is corrupt");
   const uint64_t name_size = number_at<uint16_t>(directory, 28);
   const uint64_t extra_size = number_at<uint16_t>(directory, 30);
   const uint64_t all = zip::kCentralSize + name_size + extra_size + number_at<uint16_t>(directory, 32);
-  if (all > directory.size()) bad_archive(source, "its directory ends in the middle of an entry");
+  if (all > directory.size()) bad_archive(source, "its central directory is truncated");
   CentralEntry central;
   ZipEntry& entry = central.entry;
   entry.name = directory.substr(zip::kCentralSize, name_size);
@@ -111,7 +112,7 @@ CentralEntry read_central(const ByteSource& source, std::string_view& directory)
   central.local = number_at<uint32_t>(directory, 42);
   read_extra64(source, directory.substr(zip::kCentralSize + name_size, extra_size), entry.name,
                {&entry.size, &packed, &central.local});
-  if (packed != entry.size) bad_archive(source, entry.name + " has two different sizes");
+  if (packed != entry.size) bad_archive(source, entry.name + " has inconsistent sizes");
   directory.remove_prefix(all);
   return central;
 }
@@ -120,15 +121,15 @@ CentralEntry read_central(const ByteSource& source, std::string_view& directory)
 void locate(const ByteSource& source, CentralEntry& central, uint64_t limit) {
   ZipEntry& entry = central.entry;
   const uint64_t head = zip::kLocalSize + entry.name.size();
-  if (central.local > limit || head > limit - central.local) bad_archive(source, entry.name + " lies outside");
+  if (central.local > limit || head > limit - central.local) bad_archive(source, entry.name + " lies outside the file");
   const std::string header = source.text(central.local, head);
   if (number_at<uint32_t>(header, 0) != zip::kLocalSignature || number_at<uint16_t>(header, 26) != entry.name.size() ||
       header.compare(zip::kLocalSize, std::string::npos, entry.name) != 0) {
-    bad_archive(source, entry.name + " is not where the directory says");
+    bad_archive(source, entry.name + " is not where the central directory says");
   }
   const uint64_t extra = number_at<uint16_t>(header, 28);
   if (extra > limit - central.local - head || entry.size > limit - central.local - head - extra)
-    bad_archive(source, entry.name + " reaches beyond its place");
+    bad_archive(source, entry.name + " extends past the end of its data");
   entry.offset = central.local + head + extra;
 }
 
@@ -184,8 +185,8 @@ void ZipReader::verify(const ZipEntry& entry) const {
 
 void ZipReader::require_crc(const ZipEntry& entry, uint32_t crc) const {
   if (crc == entry.crc || !has_checksums_) return;
-  throw CheckpointError(escaped("The bytes of " + entry.name + " in " + source_.name() +
-                                " are not those that were saved: their checksum differs. Use another copy of the file."));
+  throw CheckpointError(
+      escaped(entry.name + " in " + source_.name() + " is corrupt: checksum mismatch. Use another copy of the file."));
 }
 
 bool looks_like_zip(const ByteSource& source) {

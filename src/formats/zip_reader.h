@@ -18,8 +18,8 @@ struct ZipEntry {
 };
 
 /// The members of a zip archive of stored entries, such as torch.save writes, listed without reading them. The archive is not
-/// trusted: what is listed lies inside the file, apart from each other, under names of its own. Else CheckpointError with the
-/// file's name. The source outlives the reader.
+/// trusted: members lie inside the file, do not overlap, and have unique names, else CheckpointError names the file. The source
+/// must outlive the reader.
 class ZipReader {
  public:
   explicit ZipReader(const ByteSource& source);

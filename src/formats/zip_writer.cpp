@@ -50,7 +50,7 @@ std::string ZipWriter::extra64(const Member& member, bool packed_size) const {
 }
 
 void ZipWriter::begin(std::string_view name, uint64_t size) {
-  if (open_) throw UsageError("The member " + member_.name + " of an archive was not written to its end.");
+  if (open_) throw UsageError("The archive member " + member_.name + " is incomplete: not all of its bytes were written.");
   if (!names_.insert(std::string(name)).second)
     throw UsageError("An archive cannot have two members called " + std::string(name));
   member_ = {.name = folder_ + "/" + std::string(name), .size = size, .header = position_};
@@ -105,7 +105,7 @@ void ZipWriter::add(std::string_view name, std::string_view bytes) {
 }
 
 void ZipWriter::finish() {
-  if (open_) throw UsageError("The member " + member_.name + " of an archive was not written to its end.");
+  if (open_) throw UsageError("The archive member " + member_.name + " is incomplete: not all of its bytes were written.");
   const uint64_t start = position_;
   emit(directory_);
   const uint64_t record64 = position_, size = directory_.size();

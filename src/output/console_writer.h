@@ -11,7 +11,7 @@
 
 namespace accelerate::detail {
 
-/// Where the lines of all ranks meet: the launcher's stdout or stderr, or both where they are one file.
+/// Merges the lines of all ranks into the launcher's stdout or stderr, or both if they are the same file.
 /// On a terminal, rows that may still change (progress bars) stay at the bottom, and finished lines scroll above them.
 class ConsoleWriter {
  public:
@@ -26,7 +26,7 @@ class ConsoleWriter {
   int rows() const;
 
   /// Writes `text` of `writer`, which ends with a newline or, as a piece of a very long line, without. Each line gets `prefix`.
-  /// When someone else writes before a line has ended, it is ended for him.
+  /// An unfinished line is terminated when another writer writes.
   void write(int writer, std::string_view prefix, std::string_view text);
   /// What `writer` shows at the bottom of the terminal from now on, below the rows of writers with lower numbers.
   void show(int writer, std::vector<std::string> rows);
@@ -36,11 +36,11 @@ class ConsoleWriter {
 
   /// Writes what can be written now, and draws what has changed.
   void serve();
-  /// Takes the rows off the terminal until it is served again.
+  /// Erases the rows from the terminal until the next `serve`.
   void clear_rows();
-  /// True when so much waits that no more should be put.
+  /// True when the queue is too long to take more.
   bool is_full() const;
-  /// Bytes that wait to be written.
+  /// Bytes that are queued.
   size_t pending() const { return lines_.size() + destination_.queued(); }
   /// What to wait for.
   void add_to(std::vector<pollfd>& waited_for) const { destination_.add_to(waited_for); }
@@ -56,7 +56,7 @@ class ConsoleWriter {
   const std::string name_;
   const bool is_terminal_;
   OutputDestination destination_;
-  std::optional<int> open_line_ = {};  // whose line has no end yet
+  std::optional<int> open_line_ = {};  // the writer of an unfinished line
   std::string open_text_ = {};         // the beginning of that line
   LastLines written_ = LastLines(2 * LastLines::kQuoted);
   std::string lines_ = {};  // finished, and not yet put

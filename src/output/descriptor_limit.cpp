@@ -32,7 +32,7 @@ RoomForDescriptors::RoomForDescriptors(const DescriptorLimit& limit, size_t coun
     if (lowest < 0) {
       const int problem = errno;
       release(0);
-      throw WorkerError(fmt::format("The output of all ranks cannot be read: {}. Raise the limit on open files (ulimit -n).",
+      throw WorkerError(fmt::format("Cannot capture the output of all ranks: {}. Raise the limit on open files (ulimit -n).",
                                     ::strerrordesc_np(problem)));
     }
     left_free_.push_back(lowest);

@@ -17,9 +17,9 @@ class DescriptorLimit {
   DescriptorLimit(const DescriptorLimit&) = delete;
   DescriptorLimit& operator=(const DescriptorLimit&) = delete;
 
-  /// As high as needed, or as is allowed.
+  /// Raises the limit as far as needed and allowed.
   void raise() const { ::setrlimit(RLIMIT_NOFILE, &raised_); }
-  /// As it was.
+  /// Restores the limit.
   void restore() const { ::setrlimit(RLIMIT_NOFILE, &before_); }
 
  private:
@@ -27,8 +27,8 @@ class DescriptorLimit {
   rlimit raised_ = {};
 };
 
-/// While it lives, the limit is raised, and what is opened does not use up the lowest descriptors: they are left for all that has
-/// to do with the old limit, such as a worker that has not become its program yet.
+/// While it lives, the limit is raised, and new descriptors avoid the lowest numbers: they are left for code under the old limit,
+/// such as a worker before exec.
 class RoomForDescriptors {
  public:
   /// Throws WorkerError when there is no room for `count` descriptors.

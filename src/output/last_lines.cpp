@@ -48,7 +48,7 @@ std::vector<std::string>::const_iterator find_uncaught(const std::vector<std::st
 }  // namespace
 
 void LastLines::add(std::string_view lines) {
-  // From the back: of a megabyte of lines, nearly all are gone again at once.
+  // From the back: of a megabyte of lines, nearly all would be dropped at once.
   std::vector<std::string_view> last;
   while (!lines.empty() && last.size() < kept_) {
     const size_t before = lines.substr(0, lines.size() - 1).rfind('\n');

@@ -22,22 +22,20 @@ namespace {
 std::string new_folder(const std::string& beginning) {
   std::string path = beginning + "XXXXXX";
   if (::mkdtemp(path.data()) != nullptr) return path;
-  throw ConfigError(
-      fmt::format("The folder {}… for the logs of the ranks cannot be made: {}.", beginning, ::strerrordesc_np(errno)));
+  throw ConfigError(fmt::format("Cannot create the log folder {}…: {}.", beginning, ::strerrordesc_np(errno)));
 }
 
 std::string existing_folder(const std::string& path) {
   std::error_code problem;
   std::filesystem::create_directories(path, problem);
   if (!problem) return path;
-  throw ConfigError(fmt::format("The folder {} (--log_dir) cannot be made: {}.", path, problem.message()));
+  throw ConfigError(fmt::format("Cannot create the folder {} (--log_dir): {}.", path, problem.message()));
 }
 
 std::string temporary_folder() {
   std::error_code problem;
   const std::filesystem::path path = std::filesystem::temp_directory_path(problem);
-  if (problem)
-    throw ConfigError("There is no folder for temporary files (TMPDIR); --log_dir names another for the logs of the ranks.");
+  if (problem) throw ConfigError("There is no temporary folder for the logs (TMPDIR): give a folder with --log_dir.");
   return new_folder(path / "accelerate_");
 }
 
@@ -66,7 +64,7 @@ void LogFile::write(const char* bytes, size_t count) {
 }
 
 void LogFile::fail() {
-  problem_ = fmt::format("{} cannot be written: {}. The launch goes on without it.", escaped(path_), ::strerrordesc_np(errno));
+  problem_ = fmt::format("Cannot write {}: {}. The launch continues without it.", escaped(path_), ::strerrordesc_np(errno));
   if (file_descriptor_ >= 0) ::close(std::exchange(file_descriptor_, -1));
 }
 

@@ -7,8 +7,8 @@ namespace accelerate::detail {
 /// The files of one launch: <log_dir>/<run>_<random>/attempt_<n>/<local rank>/<stream>.log, as torchrun lays them out.
 class LogFolder {
  public:
-  /// Makes the folder of this run inside `log_dir`, or inside a new one among the temporary files when that is empty.
-  /// Throws ConfigError when it cannot be made.
+  /// Creates the folder of this run inside `log_dir`, or inside the temporary folder when that is empty.
+  /// Throws ConfigError when it cannot be created.
   LogFolder(const std::string& log_dir, const std::string& run);
 
   /// The folder of this run.
@@ -21,10 +21,10 @@ class LogFolder {
   std::string path_;
 };
 
-/// A file that is written to for as long as it can be: the first failure ends it, and is kept for whoever wants to say it.
+/// A log file. After the first write error it is closed, and the error is kept for the caller to report.
 class LogFile {
  public:
-  /// Makes the file, its folders too.
+  /// Creates the file and its parent folders.
   explicit LogFile(std::string path);
   ~LogFile();
   LogFile(const LogFile&) = delete;
@@ -33,7 +33,7 @@ class LogFile {
   /// Appends.
   void write(const char* bytes, size_t count);
 
-  /// One sentence about the failure, once; else empty.
+  /// The error message, returned once; else empty.
   std::string take_problem();
 
  private:

@@ -52,7 +52,7 @@ bool OutputDestination::can_take_bytes() const {
   return ::poll(&ready, 1, 0) > 0;
 }
 
-// That a terminal is ready promises room for a byte and no more, and others may be quicker to fill it.
+// A terminal that polls as writable may have room for one byte only, and other processes may fill it first.
 ssize_t OutputDestination::write_piece(std::string_view bytes) const {
   if (own_ >= 0) return ::write(own_, bytes.data(), bytes.size());
   if (is_file_) return ::write(file_descriptor_, bytes.data(), bytes.size());

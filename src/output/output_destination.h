@@ -9,8 +9,8 @@
 
 namespace accelerate::detail {
 
-/// The launcher's stdout or stderr, written to without ever waiting: what its reader does not take yet stays in a queue.
-/// The descriptor is shared with others: where it cannot be opened once more for us alone, it is non-blocking only while we
+/// The launcher's stdout or stderr, written to without blocking: bytes that its reader has not taken yet are queued.
+/// The descriptor is shared with other processes: if it cannot be reopened for us alone, it is non-blocking only while we
 /// write. SIGPIPE must be ignored.
 class OutputDestination {
  public:
@@ -19,7 +19,7 @@ class OutputDestination {
   OutputDestination(const OutputDestination&) = delete;
   OutputDestination& operator=(const OutputDestination&) = delete;
 
-  /// Adds to the queue; nothing when the destination is lost.
+  /// Adds to the queue; does nothing after a write error.
   void put(std::string_view bytes);
   /// Writes what can be written now.
   void write_some();
@@ -28,9 +28,9 @@ class OutputDestination {
   /// What to wait for: room for the queue, and the end of a pipe's reader.
   void add_to(std::vector<pollfd>& waited_for) const;
 
-  /// The reader of this pipe or socket has gone away: nothing that is put arrives any more.
+  /// The reader of this pipe or socket has closed it: writes are lost.
   bool reader_is_gone() const { return reader_is_gone_; }
-  /// The error (errno) that made it lose what is put, once; else 0.
+  /// The errno of the write error, returned once; else 0.
   int take_error() { return std::exchange(untold_error_, 0); }
 
  private:

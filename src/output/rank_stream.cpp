@@ -48,8 +48,8 @@ RankStream::~RankStream() {
   if (reading_end_ >= 0) ::close(reading_end_);
 }
 
-// A program on a terminal keeps its colours and draws its bars. The bytes are to arrive as they were written (the real terminal
-// changes them once, not twice), and the terminal must not become anyone's controlling one.
+// A program on a terminal keeps its colours and draws its bars. The bytes must arrive unchanged (the real terminal processes
+// them once, not twice), and the pseudo terminal must not become a controlling terminal.
 bool RankStream::make_terminal() {
   const int master = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
   if (master < 0) return false;
@@ -73,7 +73,7 @@ bool RankStream::make_terminal() {
 void RankStream::make_pipe() {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw WorkerError(fmt::format("No pipe can be made for the output of a rank: {}.", ::strerrordesc_np(errno)));
+    throw WorkerError(fmt::format("Cannot create a pipe for the output of a rank: {}.", ::strerrordesc_np(errno)));
   }
   reading_end_ = ends[0];
   writing_end_ = ends[1];
@@ -104,8 +104,7 @@ bool RankStream::read_piece() {
     return true;
   }
   if (got < 0 && errno == EINTR) return true;
-  if (got == 0 || errno != EAGAIN)
-    close_reading_end();  // a pseudo terminal that nobody has open any more is an error to read from
+  if (got == 0 || errno != EAGAIN) close_reading_end();  // reading from a pseudo terminal that no process has open is an error
   return false;
 }
 
@@ -114,7 +113,7 @@ void RankStream::read_some(size_t most) {
   if (terminal_) take_drawing();
 }
 
-// A process that the rank has left behind may write for ever, so there is a limit: more than a pipe holds.
+// A process that the rank left behind may write forever, so there is a limit: more than a pipe holds.
 void RankStream::drain() { read_some(2 * kLongestLine); }
 
 void RankStream::end() {

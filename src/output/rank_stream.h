@@ -25,11 +25,11 @@ class RankStream {
   RankStream(const RankStream&) = delete;
   RankStream& operator=(const RankStream&) = delete;
 
-  /// The end that the rank writes to.
+  /// The write end, for the rank.
   int writing_end() const { return writing_end_; }
-  /// The end to read from; -1 when the stream has ended.
+  /// The read end; -1 when the stream is closed.
   int reading_end() const { return reading_end_; }
-  /// The rank has its own copy of the writing end now.
+  /// Closes our copy of the write end: the rank has its own now.
   void close_writing_end();
 
   /// True when what can be read may be read: the console has room.
@@ -38,8 +38,7 @@ class RankStream {
   void read_some(size_t most);
   /// Takes all that is there now, whether or not the console has room.
   void drain();
-  /// Drains and ends the stream: what has no newline gets one, unless the rank is alone. Whoever writes on has nobody to write
-  /// to.
+  /// Drains and closes the stream: an unfinished line gets a newline, unless the rank is alone. Later writers get SIGPIPE.
   void end();
   /// The terminal has another size.
   void resize();

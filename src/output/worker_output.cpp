@@ -47,7 +47,7 @@ void IgnoredWriteSignals::release() {
 
 WorkerOutput::WorkerOutput(const OutputPlan& plan)
     : plan_(plan), limit_(kDescriptorsOfARank * plan.ranks.size()), ranks_(plan.ranks.size()) {
-  // A launcher that was started without one of them would take some other descriptor of its own for it.
+  // If one of them is closed, another descriptor of the launcher would be mistaken for it.
   while (::fcntl(STDERR_FILENO, F_GETFD) < 0 || ::fcntl(STDOUT_FILENO, F_GETFD) < 0 || ::fcntl(STDIN_FILENO, F_GETFD) < 0) {
     if (::open("/dev/null", O_RDWR) < 0) break;
   }
@@ -59,7 +59,7 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan)
     folder_.emplace(plan.log_dir, "none");
     say(fmt::format("the logs of the ranks are in {}", escaped(folder_->path())));
   } catch (const ConfigError& error) {
-    say(fmt::format("{} The launch goes on without logs.", error.what()));
+    say(fmt::format("{} The launch continues without logs.", error.what()));
   }
 }
 
@@ -138,7 +138,7 @@ void WorkerOutput::pass_on() {
   tell_problems();
   for (auto& rank : ranks_) {
     for (auto& stream : rank.streams) {
-      // As if the rank had inherited our stream: whoever writes to a pipe without a reader is told so.
+      // As if the rank had inherited our stream: writing to a pipe without a reader raises SIGPIPE.
       if (stream->console().reader_is_gone()) stream->end();
     }
   }
@@ -167,7 +167,7 @@ void WorkerOutput::tell_problems() {
   for (const auto& console : consoles_) {
     const int error = console->take_error();
     if (error == 0) continue;
-    say(fmt::format("{} cannot be written: {}. What the ranks write there is lost.", console->name(), ::strerrordesc_np(error)));
+    say(fmt::format("Cannot write to {}: {}. The ranks' output to it is lost.", console->name(), ::strerrordesc_np(error)));
   }
 }
 

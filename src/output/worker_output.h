@@ -25,7 +25,7 @@ struct WorkerStreams {
   int err = -1;
 };
 
-/// While it lives, writing to a pipe without reader, or past a limit on file sizes, is an error and no signal.
+/// While it lives, writing to a pipe without a reader, or past the file size limit, is an error instead of a signal.
 class IgnoredWriteSignals {
  public:
   IgnoredWriteSignals();
@@ -33,7 +33,7 @@ class IgnoredWriteSignals {
   IgnoredWriteSignals(const IgnoredWriteSignals&) = delete;
   IgnoredWriteSignals& operator=(const IgnoredWriteSignals&) = delete;
 
-  /// Signals mean again what they did.
+  /// Restores the signal dispositions.
   void release();
 
  private:
@@ -46,8 +46,8 @@ class IgnoredWriteSignals {
 /// terminal, 16384 columns) is passed on in pieces. Nothing here ever waits, except for the disk: while a reader of ours takes
 /// nothing, the ranks are not read.
 ///
-/// A lone worker without files inherits our streams, and so do all when the plan names no ranks. When our stdout and stderr are
-/// one file, those of a rank are one stream, so that their order is kept, unless a file of one of them is wanted.
+/// A single worker without log files inherits our streams, and so do all workers when the plan names no ranks. When our stdout
+/// and stderr are one file, those of a rank are one stream, so that their order is kept, unless a file of one of them is wanted.
 class WorkerOutput {
  public:
   explicit WorkerOutput(const OutputPlan& plan);
@@ -81,7 +81,7 @@ class WorkerOutput {
   /// Bytes that wait to be written.
   size_t pending() const;
 
-  /// For a worker that is a copy of this process: closes what is the launcher's. Nothing else may be called then.
+  /// For a worker that is a fork of this process: closes the launcher's descriptors. Nothing else may be called then.
   void release();
 
  private:

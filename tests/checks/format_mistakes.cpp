@@ -2,17 +2,17 @@
 #include <accelerate/console/logging.h>
 
 void mistakes(const accelerate::Logger& logger, const std::string& text) {
-  // expect: the pattern has more {} than there are arguments
+  // expect: the format string has more {} than arguments
   accelerate::format("{} of {}", 1.0);
-  // expect: an argument has no {} in the pattern
+  // expect: the format string has fewer {} than arguments
   logger.info("loss", 1.0);
-  // expect: the letter that ends a place does not fit its argument
+  // expect: the type letter does not match the argument
   logger.info({}, "{:d}", 1.0);
-  // expect: a precision (.3) is for floating point and text
+  // expect: a precision (.3) is only for floating point and text
   logger.warning_once("{:.3}", 7);
-  // expect: a { in the pattern has no }: write {{ for a brace
+  // expect: unmatched { in the format string: write {{ for a literal brace
   accelerate::format("{} {", 7);
-  // expect: a } in the pattern has no {: write }} for a brace
+  // expect: unmatched } in the format string: write }} for a literal brace
   accelerate::format("{} }", 7);
   // expect: is not a constant expression
   accelerate::format(text, 7);

@@ -38,7 +38,7 @@ void mistakes(accelerate::Accelerator& accelerator, torch::optim::SGD& sgd, std:
   accelerator.gather(1.0);
   // expect: gather_for_metrics takes tensors, and numbers, text or
   accelerator.gather_for_metrics(1.0);
-  // expect: this type cannot be printed: give numbers, text, paths
+  // expect: this type cannot be formatted: give numbers, text, paths
   accelerator.print("{}", WithConstructor());
 }
 

@@ -71,8 +71,8 @@ TEST(FlagReader, WhatIsWrongIsNamed) {
   EXPECT_EQ(read_as({"--lout=3"}), "unknown: --lout");
   EXPECT_EQ(read_as({"-lx"}), "unknown: -lx");
   EXPECT_EQ(read_as({"--loud=3"}), "--loud takes no value; it was given '3'.");
-  EXPECT_EQ(read_as({"-c"}), "--max_count needs a value, and nothing follows it.");
-  EXPECT_EQ(read_as({"--max_count", "--loud"}), "--max_count needs a value, and --loud follows it.");
+  EXPECT_EQ(read_as({"-c"}), "--max_count needs a value, but nothing follows it.");
+  EXPECT_EQ(read_as({"--max_count", "--loud"}), "--max_count needs a value, but --loud follows it.");
   EXPECT_EQ(read_as({"-max_count", "3"}), "There is no flag -max_count; it is written with two dashes: --max_count.");
   EXPECT_EQ(some_table(false).closest("lout"), ". The closest is --loud");
 }

@@ -72,10 +72,10 @@ TEST(Format, BracesInAnArgumentAreText) { EXPECT_EQ(accelerate::format("{}", "{}
 TEST(Format, ABadPatternIsAUsageErrorThatShowsIt) {
   for (std::string pattern : {"{} and {}", "{:.3d}", "{:?!}", "{", "}", "{0", "{name}", "{:.2f}"}) {
     const std::string error = format_error_of(pattern, std::array{accelerate::FormatArgument("x")});
-    EXPECT_NE(error.find("the pattern \"" + pattern + "\" does not fit its 1 argument: "), std::string::npos) << error;
+    EXPECT_NE(error.find("the pattern \"" + pattern + "\" does not match its 1 argument: "), std::string::npos) << error;
   }
   const std::string error = format_error_of("{} {} {}", std::array<accelerate::FormatArgument, 2>{1, 2});
-  EXPECT_NE(error.find("does not fit its 2 arguments: argument not found"), std::string::npos) << error;
+  EXPECT_NE(error.find("does not match its 2 arguments: argument not found"), std::string::npos) << error;
 }
 
 TEST(Format, APatternThatTheProgramMakesIsCheckedWhenItRuns) {
@@ -130,16 +130,16 @@ TEST(Format, TheCompilerRefusesWhatFmtRefusesAndNothingThatWorks) {
 
 TEST(Format, TheCompilerSaysWhatIsWrongWithAPattern) {
   const auto of_integer = [](std::string_view pattern) { return refusal_of(pattern, accelerate::detail::FormatKind::integer); };
-  EXPECT_EQ(of_integer("{} of {}"), "the pattern has more {} than there are arguments");
-  EXPECT_EQ(of_integer("{1}"), "the pattern has more {} than there are arguments");
-  EXPECT_EQ(of_integer("none"), "an argument has no {} in the pattern");
-  EXPECT_EQ(of_integer("{{}}"), "an argument has no {} in the pattern");
-  EXPECT_EQ(of_integer("{} {"), "a { in the pattern has no }: write {{ for a brace");
-  EXPECT_EQ(of_integer("{:5"), "a { in the pattern has no }: write {{ for a brace");
-  EXPECT_EQ(of_integer("{} }"), "a } in the pattern has no {: write }} for a brace");
-  EXPECT_EQ(of_integer("{name}"), "a place is {}, {0} or {:spec}: write {{ and }} for braces");
-  EXPECT_EQ(of_integer("{0} {}"), "places are numbered ({0}) or not ({}), all of them");
-  EXPECT_EQ(of_integer("{:{}}"), "the pattern has more {} than there are arguments");
+  EXPECT_EQ(of_integer("{} of {}"), "the format string has more {} than arguments");
+  EXPECT_EQ(of_integer("{1}"), "the format string has more {} than arguments");
+  EXPECT_EQ(of_integer("none"), "the format string has fewer {} than arguments");
+  EXPECT_EQ(of_integer("{{}}"), "the format string has fewer {} than arguments");
+  EXPECT_EQ(of_integer("{} {"), "unmatched { in the format string: write {{ for a literal brace");
+  EXPECT_EQ(of_integer("{:5"), "unmatched { in the format string: write {{ for a literal brace");
+  EXPECT_EQ(of_integer("{} }"), "unmatched } in the format string: write }} for a literal brace");
+  EXPECT_EQ(of_integer("{name}"), "a replacement field is {}, {0} or {:spec}: write {{ and }} for literal braces");
+  EXPECT_EQ(of_integer("{0} {}"), "cannot mix automatic ({}) and manual ({0}) argument indexing");
+  EXPECT_EQ(of_integer("{:{}}"), "the format string has more {} than arguments");
   EXPECT_EQ(of_integer("{0:{0}} {0}"), "");
   EXPECT_EQ(of_integer("100 %: {:>8d}{{}}"), "");
 }

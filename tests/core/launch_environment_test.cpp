@@ -98,7 +98,7 @@ TEST(LaunchEnvironment, SrunWithAPmiPluginStillKnowsThePlaceOnTheMachine) {
 
 TEST(LaunchEnvironment, OnlyTheLauncherThatIsUsedMustBeComplete) {
   EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PMI_RANK", "3"}}).launcher, "torchrun");
-  EXPECT_NE(told({{"PMI_RANK", "3"}}).find("PMI_RANK is set and PMI_SIZE is not"), std::string::npos);
+  EXPECT_NE(told({{"PMI_RANK", "3"}}).find("PMI_RANK is set but PMI_SIZE is not"), std::string::npos);
   EXPECT_FALSE(read({{"WORLD_SIZE", "1"}}).launched);
 }
 
@@ -108,7 +108,7 @@ TEST(LaunchEnvironment, MinusOneMeansNotSetAsInPython) {
 
 TEST(LaunchEnvironment, SeveralMachinesNeedAnAddress) {
   EXPECT_NE(told({{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}})
-                .find("MASTER_ADDR is not set, and 2 of the 4"),
+                .find("MASTER_ADDR is not set, but only 2 of the 4"),
             std::string::npos);
   EXPECT_EQ(read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "2"}}).master_address,
             "127.0.0.1");

@@ -214,7 +214,7 @@ TEST(MergeWeightsCommand, WhatWasMergedIsNotRemovedWhateverItsPath) {
     for (const std::string from : {"shards", "shards/", "link"}) {
       const auto refused = merge(from, out);
       EXPECT_EQ(refused.exit_code, 2) << from << " " << out << refused.errors << refused.output;
-      EXPECT_TRUE(mentions(refused.errors, "Choose another place")) << refused.errors;
+      EXPECT_TRUE(mentions(refused.errors, "Choose another path")) << refused.errors;
       ASSERT_EQ(listed(), before) << from << " " << out;
     }
   }

@@ -199,7 +199,7 @@ TEST(HubCache, ANameCannotLeadElsewhere) {
   const TemporaryFolder folder;
   const auto environment = hub_variables({{"HF_HUB_CACHE", folder.name()}});
   for (const char* name : {"../up", "a/../b", "a/b/c", "/abs/olute", "", "a b", "~", "a/"}) {
-    EXPECT_TRUE(text_has(message_of<Error>([&] { find_model(name, environment); }), "no name of a model")) << name;
+    EXPECT_TRUE(text_has(message_of<Error>([&] { find_model(name, environment); }), "not the name of a model")) << name;
   }
   fs::create_directories(fs::path(folder.name()) / "models--a--b" / "refs");
   std::ofstream(fs::path(folder.name()) / "models--a--b" / "refs" / "main") << "../../../elsewhere";

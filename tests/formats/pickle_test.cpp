@@ -253,7 +253,7 @@ TEST(Pickle, SmallPicklesThatUnfoldWithoutEndAreRefused) {
   std::string laughs = "]q\x01";
   for (char level = 2; level <= 30; ++level)
     laughs += "](" + repeated(std::string("h") + static_cast<char>(level - 1), 10) + "eq" + level;
-  EXPECT_NE(pickle_error(laughs + ".").find("unfold"), std::string::npos);
+  EXPECT_NE(pickle_error(laughs + ".").find("reference bomb"), std::string::npos);
   // One long text, encoded again and again.
   const std::string start = pickled_text(std::string(100'000, 'x')) +
                             "q\x01"
@@ -278,8 +278,8 @@ TEST(Pickle, LengthsBeyondTheFileTakeNoMemory) {
 
 TEST(Pickle, AKeyGivenTwiceIsRefused) {
   EXPECT_NE(pickle_error("}(" + pickled_text("lr") + "K\x01" + pickled_text("lr") + "K\x02u.").find("lr"), std::string::npos);
-  EXPECT_NE(pickle_error("}(K\x01N\x88Nu.").find("twice"), std::string::npos);  // True is 1
-  EXPECT_NE(pickle_error("}(K\x01\x85NK\x01\x85Nu.").find("twice"), std::string::npos);
+  EXPECT_NE(pickle_error("}(K\x01N\x88Nu.").find("duplicate key"), std::string::npos);  // True is 1
+  EXPECT_NE(pickle_error("}(K\x01\x85NK\x01\x85Nu.").find("duplicate key"), std::string::npos);
   EXPECT_NE(pickle_error("}]Ns.").find("a list as a key"), std::string::npos);
   EXPECT_NE(pickle_error("}]\x85Ns.").find("a tuple as a key"), std::string::npos);
   EXPECT_EQ(pickle_error("}(K\x01NK\x02N" + pickled_text("1") + "N)Nu."), "no error");
@@ -298,8 +298,8 @@ TEST(Pickle, NumpyArraysHaveAsManyBytesAsTheirShapeSays) {
   };
   EXPECT_EQ(told("K\x03\x85", "u4", "abcdabcdabcd"), "no error");
   EXPECT_NE(told("K\x03\x85", "u4", "abcd").find("12 bytes"), std::string::npos);
-  EXPECT_NE(told("J\xff\xff\xff\xff\x85", "u4", "abcd").find("no possible size"), std::string::npos);
-  EXPECT_NE(told("(J\xff\xff\xff\x7fJ\xff\xff\xff\x7fJ\xff\xff\xff\x7ft", "f8", "").find("no possible size"), std::string::npos);
+  EXPECT_NE(told("J\xff\xff\xff\xff\x85", "u4", "abcd").find("invalid size"), std::string::npos);
+  EXPECT_NE(told("(J\xff\xff\xff\x7fJ\xff\xff\xff\x7fJ\xff\xff\xff\x7ft", "f8", "").find("invalid size"), std::string::npos);
   EXPECT_NE(told("K\x01\x85", "O8", "12345678").find("plain numbers"), std::string::npos);
 }
 

@@ -74,10 +74,10 @@ TEST(WeightIndex, WhatIsNoIndexIsRefused) {
         R"({"weight_map":{"a":null}})", R"({"weight_map":{"a":{"b":"c"}}})", R"({"weight_map":{"a":["b"]}})"}) {
     EXPECT_NE(index_error(text), "no error") << text;
   }
-  EXPECT_NE(index_error(R"({"weight_map":{"a":"f","a":"g"}})").find("a twice"), std::string::npos);
+  EXPECT_NE(index_error(R"({"weight_map":{"a":"f","a":"g"}})").find("duplicate entry for a"), std::string::npos);
   EXPECT_NE(index_error(R"({"weight_map":{"a":"f"},"weight_map":{"b":"g"}})").find("two weight maps"), std::string::npos);
   for (const char* file : {"../f.bin", "/etc/passwd", "sub/f.bin", "..", "."}) {
-    EXPECT_NE(index_error(std::string(R"({"weight_map":{"a":")") + file + "\"}}").find("no file of the same folder"),
+    EXPECT_NE(index_error(std::string(R"({"weight_map":{"a":")") + file + "\"}}").find("not a file name in the same folder"),
               std::string::npos)
         << file;
   }
@@ -176,19 +176,19 @@ TEST(TorchFile, TensorsOutsideTheirStoragesAreRefused) {
   EXPECT_EQ(torch_error(tensor, 24), "no error");
   EXPECT_NE(torch_error(tensor, 23).find("too few"), std::string::npos);
   tensor.offset = 1;
-  EXPECT_NE(torch_error(tensor, 24).find("reaches beyond"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("extends past"), std::string::npos);
   tensor.offset = 0;
   tensor.strides = {4, 1};
-  EXPECT_NE(torch_error(tensor, 24).find("reaches beyond"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("extends past"), std::string::npos);
   tensor.strides = {INT64_MAX, 1};
-  EXPECT_NE(torch_error(tensor, 24).find("too large"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("overflows"), std::string::npos);
   tensor.strides = {3, 1};
   tensor.sizes = {INT64_MAX, 3};
-  EXPECT_NE(torch_error(tensor, 24).find("too large"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("overflows"), std::string::npos);
   tensor.sizes = {-2, 3};
-  EXPECT_NE(torch_error(tensor, 24).find("do not make sense"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("inconsistent sizes"), std::string::npos);
   tensor.sizes = {2};
-  EXPECT_NE(torch_error(tensor, 24).find("do not make sense"), std::string::npos);
+  EXPECT_NE(torch_error(tensor, 24).find("inconsistent sizes"), std::string::npos);
   tensor.sizes = {2, 3};
   tensor.storage = "1";
   EXPECT_NE(torch_error(tensor, 24).find("no storage 1"), std::string::npos);

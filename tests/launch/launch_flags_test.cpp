@@ -183,7 +183,7 @@ TEST(LaunchFlags, WhatIsWrongIsNamed) {
   EXPECT_NE(refusal_of({"--mixed_precision", "int8"}).find("choose no, fp16, bf16 or fp8"), std::string::npos);
   EXPECT_NE(refusal_of({"--parallelism_config_cp_backend", "x"}).find("it can only be torch"), std::string::npos);
   EXPECT_NE(refusal_of({"--cpu=yes"}).find("--cpu takes no value"), std::string::npos);
-  EXPECT_NE(refusal_of({"--num_processes", "--cpu"}).find("--num_processes needs a value, and --cpu follows it"),
+  EXPECT_NE(refusal_of({"--num_processes", "--cpu"}).find("--num_processes needs a value, but --cpu follows it"),
             std::string::npos);
   EXPECT_NE(refusal_of({"--num_processes"}).find("nothing follows it"), std::string::npos);
   EXPECT_NE(refusal_of({"--fsdp-ofload-params", "true"}).find("The closest is --fsdp_offload_params"), std::string::npos);

@@ -152,7 +152,7 @@ TEST(WorkerOutput, ASecondReaderThatHasGoneLeavesTheOtherStreamAlone) {
 TEST(WorkerOutput, AFullDiskBehindStdoutIsSaidOnceAndEndsNothing) {
   const auto result = run_program(in_shell("\"$0\" \"$@\" >/dev/full", launch_script(3, "echo lost; echo kept >&2")));
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(RunningProgram::occurrences(result.errors, "stdout cannot be written: No space left on device"), 1) << result.errors;
+  EXPECT_EQ(RunningProgram::occurrences(result.errors, "Cannot write to stdout: No space left on device"), 1) << result.errors;
   EXPECT_EQ(RunningProgram::occurrences(result.errors, "kept\n"), 3) << result.errors;
 }
 
@@ -443,7 +443,7 @@ TEST(WorkerOutput, AFileThatCannotGrowIsSaidOnceAndEndsNothing) {
   const auto result = run_program(in_shell("(ulimit -f 8; \"$0\" \"$@\" 2>&1) | cat", launch));
   EXPECT_EQ(RunningProgram::occurrences(result.output, "\n5000\n"), 2);
   EXPECT_EQ(RunningProgram::occurrences(result.output, "last\n"), 2);
-  EXPECT_EQ(RunningProgram::occurrences(result.output, "0/stdout.log cannot be written: File too large"), 1);
+  EXPECT_EQ(RunningProgram::occurrences(result.output, "0/stdout.log: File too large"), 1);
 }
 
 }  // namespace

@@ -149,11 +149,11 @@ TEST(Starting, RanksMayBeThreadsOfOneProcess) {
 
 TEST(Starting, AHalfEnvironmentIsToldByTheNameThatIsMissing) {
   const std::vector<std::pair<Variables, std::string>> cases = {
-      {{{"RANK", "0"}}, "RANK is set and WORLD_SIZE is not"},
-      {{{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set and RANK is not"},
-      {{{"LOCAL_RANK", "0"}}, "LOCAL_RANK is set and RANK is not"},
-      {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not"},
-      {{{"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS is set and SLURM_PROCID is not"},
+      {{{"RANK", "0"}}, "RANK is set but WORLD_SIZE is not"},
+      {{{"WORLD_SIZE", "2"}}, "WORLD_SIZE is set but RANK is not"},
+      {{{"LOCAL_RANK", "0"}}, "LOCAL_RANK is set but RANK is not"},
+      {{{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_SIZE is set but OMPI_COMM_WORLD_RANK is not"},
+      {{{"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS is set but SLURM_PROCID is not"},
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK=2 is not below WORLD_SIZE=2"},
       {{{"SLURM_PROCID", "5"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_PROCID=5 is not below SLURM_STEP_NUM_TASKS=2"},
       {{{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK=x: expected an integer"},

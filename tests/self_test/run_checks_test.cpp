@@ -57,7 +57,7 @@ TEST_F(TogetherSelfTest, AProblemOfOneProcessIsToldByItAndEndsTheRunOfAll) {
   EXPECT_EQ(progress.text(), rank() == 0 ? "checking this ... ok\nchecking that ... FAILED\n" : "");
   const std::string place = std::to_string(rank()) + " of " + std::to_string(world());
   EXPECT_EQ(problems.text(), rank() == world() - 1 ? "The check of that failed on rank " + place +
-                                                         ": it does not hold that one is one: expected 1, found 2.\n"
+                                                         ": 'one is one' does not hold: expected 1, found 2.\n"
                                                    : "");
 }
 
@@ -86,10 +86,10 @@ TEST(SelfTestFindings, TellValuesOfEveryKind) {
   findings.near(NAN, 0, 1, "no number is near");
   const auto& problems = findings.problems();
   ASSERT_EQ(problems.size(), 7u);
-  EXPECT_EQ(problems[0], "it does not hold that water is dry.");
-  EXPECT_EQ(problems[1], "it does not hold that lists agree: expected [1, 3], found [1, 2].");
+  EXPECT_EQ(problems[0], "'water is dry' does not hold.");
+  EXPECT_EQ(problems[1], "'lists agree' does not hold: expected [1, 3], found [1, 2].");
   EXPECT_NE(problems[2].find("23, ... 100 in all]"), std::string::npos) << problems[2];
-  EXPECT_EQ(problems[3], "it does not hold that texts agree: expected ['b'], found ['a'].");
+  EXPECT_EQ(problems[3], "'texts agree' does not hold: expected ['b'], found ['a'].");
   EXPECT_NE(problems[4].find("expected Long of shape [2]: [1, 1], found Float of shape [2]: [1, 1]"), std::string::npos)
       << problems[4];
   EXPECT_NE(problems[5].find("expected Float of shape [1, 2]"), std::string::npos) << problems[5];

@@ -30,16 +30,16 @@ struct LogOptions {
   bool in_order = false;
 };
 
-/// Who logs, and how it waits for its peers.
+/// The process that logs, and its barrier.
 struct LogProcess {
   int process_index = 0;
   int num_processes = 1;
-  /// Returns when all processes have called it. Without it `in_order` is refused where there are peers.
+  /// A barrier over all processes. Without it `in_order` is an error if there is more than one process.
   std::function<void()> wait_for_everyone = {};
 };
 
 /// Writes lines like `INFO:trainer:[RANK 0] epoch 3 loss 0.120` to standard error, each in one piece and never into a progress
-/// bar. Text and values are those of `format`. Copies share what `warning_once` has seen. Any thread may call any member.
+/// bar. Formats like `format`. Copies share the messages that `warning_once` has shown. Any thread may call any member.
 ///
 ///     auto logger = accelerator.get_logger("trainer");
 ///     logger.info("epoch {} loss {:.3f}", epoch, loss);
@@ -103,7 +103,7 @@ class Logger {
     log(LogLevel::critical, options, pattern, args...);
   }
 
-  /// A warning that is shown the first time this logger meets its text.
+  /// A warning that is shown only once per text.
   template <typename... Args>
   void warning_once(FormatStringFor<Args...> pattern, const Args&... args) const {
     warning_once(LogOptions{}, pattern, args...);
@@ -113,7 +113,7 @@ class Logger {
     if (takes_part(LogLevel::warning, options)) warn_once_arguments(options, pattern.text(), detail::format_pack(args...));
   }
 
-  /// The least level that is shown.
+  /// The lowest level that is shown.
   LogLevel level() const { return level_; }
 
  private:
@@ -122,7 +122,7 @@ class Logger {
   bool shows(LogLevel level, LogOptions options) const {
     return level >= level_ && (process_.process_index == 0 || !options.main_process_only || options.in_order);
   }
-  // Ranks may have different levels: all of them wait for each other, also those that show nothing.
+  // Ranks may have different levels: all of them join the barrier, also those that show nothing.
   bool takes_part(LogLevel level, LogOptions options) const { return options.in_order || shows(level, options); }
 
   void log_arguments(LogLevel level, LogOptions options, std::string_view pattern,

@@ -19,15 +19,16 @@ namespace accelerate {
 struct ProgressOptions {
   /// Stands before the bar.
   std::string description = {};
-  /// How many there will be. Without it there is no percentage, no bar and no time left. Taken from the range where it knows.
+  /// The expected number of items. Without it there is no percentage, no bar and no remaining time. Taken from the range if
+  /// known.
   std::optional<int64_t> total = {};
-  /// Count, and show nothing: how a process that is not the one to show says so.
+  /// Count without showing anything, for processes that should not print.
   bool disable = false;
   /// What is counted: "it" gives "it/s".
   std::string unit = "it";
   /// Keep the last state on the screen, or in the log, when the bar is closed.
   bool leave = true;
-  /// Where it is shown: standard error, so that standard output stays the program's own.
+  /// Where it is shown: standard error by default, so that standard output stays the program's own.
   int file_descriptor = 2;
 };
 
@@ -39,7 +40,7 @@ struct PostfixItem {
 
 namespace detail {
 
-/// The part of a bar that an update touches: a sum, and the sum at which the clock is to be looked at again.
+/// The part of a bar that an update touches: the count, and the count at which to read the clock again.
 struct ProgressCounter {
   std::atomic<int64_t> count = 0;
   std::atomic<int64_t> next_look = 1;
@@ -47,14 +48,14 @@ struct ProgressCounter {
 
 class ProgressLine;
 
-/// `options`, disabled unless the launcher's environment says that this is the first process of its machine.
+/// `options`, disabled unless this is local rank 0 in the launcher's environment.
 ProgressOptions shown_once_per_machine(ProgressOptions options);
 
 [[noreturn]] void throw_no_loop();
 
 }  // namespace detail
 
-/// A progress bar by hand. On a terminal it is one line that is redrawn in place, at most ten times a second; elsewhere it is
+/// A manual progress bar. On a terminal it is one line that is redrawn in place, at most ten times a second; elsewhere it is
 /// a few plain lines. Bars made while others are shown are drawn below them. Any thread may call any member.
 ///
 ///     ProgressBar bar({.description = "training", .total = 100});
@@ -87,7 +88,7 @@ class ProgressBar {
   /// Replaces the description from the next redraw on.
   void set_description(std::string_view description);
 
-  /// Shows the last state and leaves the bar. Later updates count and show nothing.
+  /// Shows the last state and closes the bar. Later updates count but show nothing.
   void close();
 
   /// The sum of all updates.
@@ -133,7 +134,7 @@ struct CountRange {
 template <Iterable Range>
 class ProgressRange {
  public:
-  /// Shows a bar unless `options` disable it: whether this process is the one to show is the caller's to say.
+  /// Shows a bar unless `options` disable it: the caller decides which process shows it.
   ProgressRange(Range&& range, ProgressOptions options) : range_(std::forward<Range>(range)), options_(std::move(options)) {
     if (options_.total) return;
     if constexpr (requires { options_.total = range_.known_size(); }) {
@@ -185,7 +186,7 @@ class ProgressRange {
   std::optional<ProgressBar> bar_;
 };
 
-/// `for (int64_t step : progress(100, {.description = "training"}))`: counts from 0, with a bar on one process per machine.
+/// `for (int64_t step : progress(100, {.description = "training"}))`: counts from 0, with a bar on one process per node.
 [[nodiscard]] inline ProgressRange<CountRange> progress(int64_t count, ProgressOptions options = {}) {
   return {CountRange{count}, detail::shown_once_per_machine(std::move(options))};
 }

@@ -12,7 +12,7 @@ namespace accelerate {
 class ByteSize {
  public:
   ByteSize() = default;
-  /// A number of bytes; UsageError when it is below zero.
+  /// A number of bytes; UsageError when it is negative.
   template <typename Number>
   requires((std::integral<Number> && !std::same_as<Number, bool>) || std::floating_point<Number>) ByteSize(Number bytes)
       : bytes_(checked(static_cast<double>(bytes))) {}

@@ -23,7 +23,7 @@ template <typename T>
 concept Integer = std::integral<T> && sizeof(T) <= sizeof(int64_t) && !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> &&
                   !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
 
-/// A `to_string` beside the type itself is meant, not whichever of ours a value happens to convert to.
+/// Only a `to_string` found by ADL counts, not one of ours that a value happens to convert to.
 namespace beside {
 
 void to_string() = delete;
@@ -59,10 +59,10 @@ template <typename T>
 concept Formattable =
     detail::Integer<T> || std::floating_point<T> || detail::Text<T> || detail::beside::HasToString<T> || detail::HasFormatAs<T>;
 
-/// One value on its way into a text. Keeps a copy, so it may outlive what it was made from.
+/// One argument of `format`. Keeps a copy, so it may outlive the original.
 class FormatArgument {
  public:
-  /// float is not double here: 0.1f is to print as 0.1.
+  /// float is not double here: 0.1f must print as 0.1.
   using Value = std::variant<bool, char, int64_t, uint64_t, float, double, std::string>;
 
   /// Takes any Formattable. A null `const char*` is a UsageError.
@@ -76,8 +76,8 @@ class FormatArgument {
   template <typename T>
   static Value convert(const T& value) {
     constexpr bool prints = Formattable<T>;
-    static_assert(prints,
-                  "this type cannot be printed: give numbers, text, paths, tensors, or a type with a to_string beside it");
+    static_assert(
+        prints, "this type cannot be formatted: give numbers, text, paths, tensors, or a type with a to_string in its namespace");
     if constexpr (!Formattable<T>) {
       return {};
     } else if constexpr (detail::HasFormatAs<T>) {
@@ -106,8 +106,8 @@ class FormatArgument {
   Value value_;
 };
 
-/// `pattern` with its {} places filled, as fmt and std::format do: "{:.3f}", "{:>8}", "{1} {0}". Without arguments the text
-/// is taken as it is, braces and all. A pattern that does not fit its arguments is a UsageError that shows it.
+/// `pattern` with its replacement fields filled, as in fmt and std::format: "{:.3f}", "{:>8}", "{1} {0}". Without arguments the
+/// text is used as it is, with its braces. A pattern that does not match its arguments is a UsageError that quotes it.
 std::string format_arguments(std::string_view pattern, std::span<const FormatArgument> arguments);
 
 namespace detail {

@@ -5,36 +5,36 @@
 #include <cstddef>
 #include <string_view>
 
-/// Patterns such as "epoch {} loss {:.3f}" that the compiler compares with the values they are for.
+/// Format strings such as "epoch {} loss {:.3f}", checked against their arguments at compile time.
 namespace accelerate {
 namespace detail {
 
-/// What a value is to its place. `any`: known when the program runs.
+/// The kind of an argument. `any`: known only at run time.
 enum class FormatKind : unsigned char { boolean, character, integer, real, text, any };
 
-/// Reads a pattern of fmt and std::format. Only the compiler runs it: what is thrown becomes its message. What it does not know
-/// it lets pass, and fmt finds it when the program runs.
+/// Checks a format string at compile time: a throw becomes the compiler's error message. It accepts what it does not know, and
+/// fmt reports that at run time.
 class PatternChecker {
  public:
   constexpr PatternChecker(std::string_view pattern, const FormatKind* kinds, size_t count)
       : rest_(pattern), kinds_(kinds), count_(count) {}
 
-  /// `used` has room for as many values as there are.
+  /// `used` has one element per argument.
   constexpr void check(bool* used) {
     used_ = used;
     while (!rest_.empty()) {
       const char c = take();
       if (c == '{' && !skip('{')) place();
-      if (c == '}' && !skip('}')) throw "a } in the pattern has no {: write }} for a brace";
+      if (c == '}' && !skip('}')) throw "unmatched } in the format string: write }} for a literal brace";
     }
     for (size_t i = 0; i < count_; ++i) {
-      if (!used_[i]) throw "an argument has no {} in the pattern";
+      if (!used_[i]) throw "the format string has fewer {} than arguments";
     }
   }
 
  private:
   constexpr char take() {
-    if (rest_.empty()) throw "a { in the pattern has no }: write {{ for a brace";
+    if (rest_.empty()) throw "unmatched { in the format string: write {{ for a literal brace";
     const char c = rest_.front();
     rest_.remove_prefix(1);
     return c;
@@ -55,22 +55,22 @@ class PatternChecker {
     return value;
   }
 
-  /// What a place or a width in braces stands for: the next value, or the one that is numbered.
+  /// The argument of a replacement field or a dynamic width: the next one, or the one with the given index.
   constexpr FormatKind value() {
     size_t index = next_index_;
     if (rest_.empty()) take();
     if (is_digit(next())) {
-      if (next_index_ > 0) throw "places are numbered ({0}) or not ({}), all of them";
+      if (next_index_ > 0) throw "cannot mix automatic ({}) and manual ({0}) argument indexing";
       numbered_ = true;
       index = number();
     } else if (next() != ':' && next() != '}') {
-      throw "a place is {}, {0} or {:spec}: write {{ and }} for braces";
+      throw "a replacement field is {}, {0} or {:spec}: write {{ and }} for literal braces";
     } else if (numbered_) {
-      throw "places are numbered ({0}) or not ({}), all of them";
+      throw "cannot mix automatic ({}) and manual ({0}) argument indexing";
     } else {
       ++next_index_;
     }
-    if (index >= count_) throw "the pattern has more {} than there are arguments";
+    if (index >= count_) throw "the format string has more {} than arguments";
     used_[index] = true;
     return kinds_[index];
   }
@@ -78,25 +78,25 @@ class PatternChecker {
   constexpr void place() {
     const FormatKind kind = value();
     if (skip(':')) spec(kind);
-    if (take() != '}') throw "what stands after the : of a place is no format of fmt and std::format";
+    if (take() != '}') throw "invalid format specifier after the colon";
   }
 
   constexpr void spec(FormatKind kind) {
     fill();
     bool has_flags = skip_any("+- ");
     for (const char flag : {'#', '0'}) has_flags = skip(flag) || has_flags;
-    if (has_flags && kind == FormatKind::text) throw "a sign, # and 0 are for numbers, and the argument is text";
+    if (has_flags && kind == FormatKind::text) throw "a sign, # and 0 are only for numbers, but the argument is text";
     count_of_characters();
     if (skip('.')) {
       if (kind != FormatKind::real && kind != FormatKind::text && kind != FormatKind::any)
-        throw "a precision (.3) is for floating point and text, and the argument is neither";
-      if (!is_digit(next()) && next() != '{') throw "a precision is a number: .3";
+        throw "a precision (.3) is only for floating point and text, but the argument is neither";
+      if (!is_digit(next()) && next() != '{') throw "the precision must be a number, such as .3";
       count_of_characters();
     }
     skip('L');
     type(kind);
   }
-  /// Any character, of several bytes too, that an alignment follows.
+  /// A fill character, possibly of several bytes, followed by an alignment.
   constexpr void fill() {
     for (size_t length = 1; length <= 4 && length < rest_.size(); ++length) {
       if (rest_[0] == '{' || rest_[0] == '}') break;
@@ -113,14 +113,14 @@ class PatternChecker {
       return;
     }
     const FormatKind kind = value();
-    if (kind != FormatKind::integer && kind != FormatKind::any) throw "a width or precision in braces needs an integer";
-    if (take() != '}') throw "a width or precision in braces is {} or {0}";
+    if (kind != FormatKind::integer && kind != FormatKind::any) throw "a dynamic width or precision needs an integer";
+    if (take() != '}') throw "a dynamic width or precision is {} or {0}";
   }
   constexpr void type(FormatKind kind) {
     if (next() == '}' || rest_.empty()) return;
     constexpr std::string_view kTypes[] = {"sbBcdoxX", "cbBdoxX?", "bBcdoxX", "aAeEfFgG", "s?", "aAbBcdeEfFgGosxX?"};
     if (!skip_any(kTypes[static_cast<size_t>(kind)]))
-      throw "the letter that ends a place does not fit its argument: d for integers, f, e, g for floating point, s for text";
+      throw "the type letter does not match the argument: d for integers, f, e, g for floating point, s for text";
   }
 
   std::string_view rest_;
@@ -133,17 +133,17 @@ class PatternChecker {
 
 }  // namespace detail
 
-/// A pattern that is known only when the program runs, see runtime_format.
+/// A format string that is known only at run time, see runtime_format.
 struct RuntimeFormat {
   std::string_view text;
 };
 
-/// Lets a text that the program makes be a pattern: `format(runtime_format(text), values...)`. One that does not fit its values
-/// is a UsageError.
+/// Uses a run-time string as a format string: `format(runtime_format(text), values...)`. One that does not match its arguments is
+/// a UsageError.
 constexpr RuntimeFormat runtime_format(std::string_view text) { return {text}; }
 
-/// What `format`, `print` and loggers take as a pattern for values of these kinds: a literal, which does not compile when it does
-/// not fit them, or a runtime_format. Without values it is any text, taken as it is.
+/// The format string parameter of `format`, `print` and loggers: a literal, which must match the arguments to compile, or a
+/// runtime_format. Without arguments it is any text, used as it is.
 template <detail::FormatKind... Kinds>
 class FormatString {
  public:

@@ -13,7 +13,7 @@ namespace detail {
 [[noreturn]] void throw_no_entry(const std::string& key);
 }
 
-/// Values by key, in the order in which the keys first came, as Python's dict has it.
+/// A map that keeps insertion order, like Python's dict.
 template <typename Key, typename Value>
 requires std::equality_comparable<Key> && std::default_initializable<Value>
 class OrderedMap {
@@ -24,7 +24,7 @@ class OrderedMap {
   using value_type = Item;
 
   OrderedMap() = default;
-  /// A key that comes twice has the later value.
+  /// Of equal keys, the last value wins.
   OrderedMap(std::initializer_list<Item> items) {
     for (const auto& [key, value] : items) (*this)[key] = value;
   }
@@ -43,7 +43,7 @@ class OrderedMap {
       detail::throw_no_entry(to_string(key));
     }
   }
-  /// The value of `key`, made when there is none.
+  /// The value of `key`, inserted if there is none.
   Value& operator[](const Key& key) {
     const auto [found, is_new] = positions_.try_emplace(key, items_.size());
     if (is_new) items_.emplace_back(key, Value());

@@ -6,7 +6,7 @@
 
 namespace accelerate {
 
-/// How `inspect` tells what it found.
+/// The output format of `inspect`.
 enum class InspectStyle {
   /// A table for people.
   kTable,
@@ -14,10 +14,10 @@ enum class InspectStyle {
   kJson,
 };
 
-/// Tells what a file of weights or states, or a folder of them, holds: names, dtypes, shapes, sizes, metadata and first values of
-/// tensors, and plain values. Reads safetensors, torch.save files of either format, and indexes; no torch, no Python, and of the
-/// elements only the few that are shown. `write` receives the text piece by piece. A file that is damaged is a CheckpointError;
-/// in a folder it is told and passed over, and the result is false.
+/// Lists the contents of a weights file, a state file or a folder of them: names, dtypes, shapes, sizes, metadata and first
+/// values of tensors, and plain values. Reads safetensors, torch.save files of either format, and indexes, without torch or
+/// Python, and only those elements that are shown. `write` receives the text in chunks. A corrupt file is a CheckpointError; in a
+/// folder it is reported and skipped, and the result is false.
 bool inspect(const std::filesystem::path& path, InspectStyle style, const std::function<void(std::string_view)>& write);
 
 }  // namespace accelerate

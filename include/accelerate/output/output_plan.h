@@ -7,27 +7,27 @@
 
 namespace accelerate {
 
-/// What becomes of all that one rank writes.
+/// Where the output of one rank goes.
 struct RankOutputPlan {
-  /// Its number among the ranks of all machines.
+  /// Its global rank.
   int rank = 0;
-  /// Streams that are written to a file as well as to the launcher's own.
+  /// Streams that are also written to a log file.
   bool stdout_to_file = false;
   bool stderr_to_file = false;
-  /// Begins each line of those streams on the launcher's own. Empty: as for the others, where a terminal shows the rank.
+  /// Prefix of each line of those streams on the launcher's own. Empty: the default, which is the rank on a terminal.
   std::string prefix = {};
 };
 
-/// What becomes of all that the ranks of a launch write.
+/// Where the output of the ranks of a launch goes.
 struct OutputPlan {
-  /// Those of this machine, by local rank.
+  /// The ranks of this host, by local rank.
   std::vector<RankOutputPlan> ranks = {};
-  /// Folder for the files; empty: a new one among the temporary files.
+  /// Folder for log files; empty: a new temporary folder.
   std::string log_dir = {};
-  /// The launcher itself says nothing.
+  /// Suppress the launcher's own messages.
   bool quiet = false;
 
-  /// True when a rank writes to a file.
+  /// True when a rank has a log file.
   bool has_files() const;
 };
 

@@ -48,7 +48,7 @@ if(ACCELERATE_TORCH_DIR)
   endif()
 endif()
 
-# Nobody asked for what python3 happens to have, so one that cannot be used is explained and passed over.
+# The torch of python3 was not requested explicitly, so one that cannot be used is skipped with an explanation.
 foreach(accelerate_python IN ITEMS python3 "${CMAKE_CURRENT_LIST_DIR}/../build/venv/bin/python3")
   if(NOT ACCELERATE_TORCH_DIR)
     execute_process(COMMAND "${accelerate_python}" -c
@@ -60,7 +60,7 @@ foreach(accelerate_python IN ITEMS python3 "${CMAKE_CURRENT_LIST_DIR}/../build/v
       if(NOT accelerate_unfit)
         set(ACCELERATE_TORCH_DIR "${accelerate_candidate}")
       else()
-        message(NOTICE "Passed over: ${accelerate_unfit}")
+        message(NOTICE "Skipped: ${accelerate_unfit}")
       endif()
     endif()
   endif()

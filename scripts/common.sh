@@ -9,7 +9,7 @@ export CTEST_OUTPUT_ON_FAILURE=1
 # One line before a step: what it does and what it takes.
 say() { printf '== %s\n' "$*"; }
 
-# One sentence, then the end.
+# Prints one sentence and exits.
 fail() {
   printf 'error: %s\n' "$*" >&2
   exit 1

@@ -46,7 +46,7 @@ double done_of(double whole, const ProgressSnapshot& snapshot) {
 
 std::string head_text(const ProgressSnapshot& snapshot) {
   std::string head = snapshot.description.empty() ? "" : snapshot.description + ": ";
-  // Rounded down: 100 % is said when all is done and not before.
+  // Rounded down: 100 % is shown only when all is done.
   if (snapshot.total) head += accelerate::format("{:3}%", static_cast<int>(done_of(100, snapshot)));
   return head;
 }

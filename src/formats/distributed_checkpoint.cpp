@@ -177,7 +177,7 @@ MergeableTensor distributed_tensor(const std::shared_ptr<DistributedFolder>& fol
   return tensor;
 }
 
-/// Names as they were before the nested dicts were flattened. A dict that holds nothing but one other is passed over.
+/// Names as they were before the nested dicts were flattened. A dict that holds only another dict is skipped.
 std::map<std::string, std::string> merged_names(const DistributedFolder& folder) {
   const PickleNode& paths = folder.field(*folder.tree.root, "planner_data");
   const bool known = paths.is_dict() && !paths.dict().items.empty();

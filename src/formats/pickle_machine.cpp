@@ -177,7 +177,7 @@ void PickleMachine::push_long(std::string_view little_endian) {
     push(tree_.make(PickleKind::kBigInt, std::string(number)));
     return;
   }
-  int64_t value = !number.empty() && (number.back() & 0x80) != 0 ? -1 : 0;  // the sign goes on in the bytes left out
+  int64_t value = !number.empty() && (number.back() & 0x80) != 0 ? -1 : 0;  // sign-extended into the omitted bytes
   std::memcpy(&value, number.data(), number.size());
   push_integer(value);
 }

@@ -159,7 +159,7 @@ std::string Watchdog::marks() const {
 }
 
 void Watchdog::dismiss() {
-  ::kill(pid_, SIGKILL);  // SIGKILL, because somebody may have stopped it
+  ::kill(pid_, SIGKILL);  // SIGKILL, because it may have been stopped
   release();
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }

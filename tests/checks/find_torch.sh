@@ -116,8 +116,8 @@ claim "half a CUDA toolkit is refused with the library that is missing" says "li
 
 python_with "$scratch/bin/python3" "$scratch/old"
 configure
-claim "python3's torch that cannot be used is passed over" says "LibTorch 2.13.0 in $scratch/private"
-claim "what is passed over is explained" says "Passed over: LibTorch 2.8.1 in $scratch/old is too old"
+claim "python3's torch that cannot be used is skipped" says "LibTorch 2.13.0 in $scratch/private"
+claim "what is skipped is explained" says "Skipped: LibTorch 2.8.1 in $scratch/old is too old"
 python_with "$scratch/bin/python3" "$scratch/cuda"
 configure
 claim "python3's CUDA build is used for its CPU part" says "LibTorch 2.11.0 in $scratch/cuda, a CUDA build"

@@ -84,7 +84,7 @@ claim "the quicktour does not ask for what only tests need" says \
 rm "$bin/apt-get"
 as_nobody make quicktour
 claim "without apt-get one sentence says what is missing" fails_with_one_sentence
-claim "without apt-get the packages are named and no apt-get line is given" says "this machine lacks what the Debian packages cmake ninja-build"
+claim "without apt-get the packages are named and no apt-get line is given" says "the Debian packages cmake ninja-build"
 
 fresh_machine
 rm "$bin/c++"
@@ -95,7 +95,7 @@ fresh_machine
 fake apt-get 'echo the mirror is away; exit 1'
 as_root scripts/setup
 claim "a failing apt-get is one sentence that names the log" fails_with_one_sentence
-claim "a failing apt-get names the log" says "apt-get update did not work; build/setup.log says why."
+claim "a failing apt-get names the log" says "apt-get update failed; see build/setup.log."
 claim "the log holds what apt-get said" grep -q "the mirror is away" "$tree/build/setup.log"
 
 fresh_machine
@@ -161,7 +161,7 @@ claim "of the CUDA build its CPU part is installed, and torch last" test "$(cat 
 -m pip install cuda-toolkit[cudart,cupti]==13.0.3
 -m pip install torch==2.13.0 --no-deps"
 claim "one line says so, and how to get the small one" says \
-  "taking the CPU part of the CUDA build (540 MB; for the small one: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu)"
+  "installing the CPU part of the CUDA build (540 MB; for the small one: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu)"
 : >"$scratch/asked"
 as_nobody CUDACXX= scripts/setup test
 claim "tests import torch in Python, which takes the rest of it" test "$status/$(cat "$scratch/asked")" = \
@@ -174,7 +174,7 @@ equip '[[ $* != *+cpu ]]' true
 fake nvcc true
 as_nobody scripts/setup
 claim "with a toolkit the wheel that pip offers is taken whole" test "$status/$(tail -n 1 "$scratch/asked")" = "0/-m pip install torch==2.13.0"
-claim "that it is not the CPU build is said" says "pip sees no build named +cpu"
+claim "that it is not the CPU build is said" says "pip finds no +cpu build"
 
 fresh_machine
 equip false true

@@ -70,7 +70,7 @@ TEST(ProgressText, WideAndBrokenCharactersTakeTheColumnsTheyTake) {
   EXPECT_EQ(columns_of("e\u0301"), 1);
   EXPECT_EQ(columns_of("✅⌚"), 4);
   EXPECT_EQ(columns_of("ก\u0e31ב\u05b0"), 2) << "marks of Thai and Hebrew take none";
-  EXPECT_EQ(columns_of("\ue0b0\u0378"), 2) << "private and unknown ones are taken for usual ones";
+  EXPECT_EQ(columns_of("\ue0b0\u0378"), 2) << "private and unknown characters count as ordinary ones";
   EXPECT_EQ(::wcwidth(U'训'), -1) << "the program's locale is as it was";
   EXPECT_EQ(fit_columns("训练", 3), "训");
   EXPECT_EQ(fit_columns("a\x1b[2Jb\xe8", 9), "a [2Jb?");

@@ -37,8 +37,8 @@ int listen_and_meet() {
   if (::listen(server, 8) != 0) return fail("cannot listen on");
   const int peer = ::accept(server, nullptr, nullptr);
   pid_t launcher = 0;
-  if (::recv(peer, &launcher, sizeof launcher, MSG_WAITALL) != sizeof launcher) return fail("nobody spoke at");
-  return launcher == ::getppid() ? 0 : fail("a stranger came to");
+  if (::recv(peer, &launcher, sizeof launcher, MSG_WAITALL) != sizeof launcher) return fail("no message arrived at");
+  return launcher == ::getppid() ? 0 : fail("an unrelated process connected to");
 }
 
 int go_and_meet() {

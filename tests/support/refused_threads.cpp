@@ -20,7 +20,7 @@ bool is_std_thread(void* (*start)(void*)) {
 
 }  // namespace
 
-// Replaces the C library's.
+// Replaces the C library's function.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
                               void* argument) noexcept {
   static const auto real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));

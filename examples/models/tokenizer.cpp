@@ -84,8 +84,7 @@ struct Tokenizer::Reader {
     if (model.value("byte_fallback", false))
       fail("falls back to bytes (SentencePiece), which is not supported; only byte-level BPE is");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "unk_token", "dropout"}) {
-      if (!absent(model, key) && model.at(key) != "")
-        fail("has a model with '" + std::string(key) + "', which is not supported");
+      if (!absent(model, key) && model.at(key) != "") fail("has a model with '" + std::string(key) + "', which is not supported");
     }
     BytePairs::Vocabulary vocabulary;
     for (const auto& item : model.at("vocab").items()) {

@@ -41,9 +41,9 @@ int64_t known(const std::optional<int64_t>& number, const char* what, const Load
 
 std::optional<int64_t> AnyDataLoader::known_size() const {
   const auto batches = core_->spec.length();
-  const auto& sharing = core_->sharing;
-  if (!batches || !sharing || !sharing->dispatch || sharing->split_batches) return batches;
-  const int64_t processes = sharing->state.num_processes();
+  const auto& sharding = core_->sharding;
+  if (!batches || !sharding || !sharding->dispatch || sharding->split_batches) return batches;
+  const int64_t processes = sharding->state.num_processes();
   return core_->spec.options.drop_last ? *batches / processes : (*batches + processes - 1) / processes;
 }
 
@@ -56,8 +56,8 @@ std::optional<int64_t> AnyDataLoader::batch_size() const {
 
 int64_t AnyDataLoader::total_batch_size() const {
   auto size = core_->spec.total_batch_size();
-  const auto& sharing = core_->sharing;
-  if (size && sharing && sharing->dispatch && !sharing->split_batches) *size *= sharing->state.num_processes();
+  const auto& sharding = core_->sharding;
+  if (size && sharding && sharding->dispatch && !sharding->split_batches) *size *= sharding->state.num_processes();
   return known(size, "total_batch_size", core_->spec);
 }
 
@@ -79,11 +79,11 @@ std::optional<bool> AnyDataLoader::set_even_batches(bool even_batches) {
   return before;
 }
 
-bool AnyDataLoader::prepared() const { return core_->sharing.has_value(); }
+bool AnyDataLoader::prepared() const { return core_->sharding.has_value(); }
 
 std::shared_ptr<LoaderPass> AnyDataLoader::begin_pass(std::source_location where) const {
   if (!prepared()) return std::make_shared<PlainPass>(core_, where);
-  const bool dispatched = core_->sharing->dispatch && core_->sharing->state.use_distributed();
+  const bool dispatched = core_->sharding->dispatch && core_->sharding->state.use_distributed();
   if (dispatched) return std::make_shared<DispatchPass>(core_, where);
   return std::make_shared<ShardPass>(core_, where);
 }
@@ -100,7 +100,7 @@ AnyDataLoader skip_first_batches(const AnyDataLoader& loader, int64_t num_batche
   LoaderSpec spec = whole->spec;
   const bool by_sampler = spec.batches != nullptr;
   if (by_sampler) spec.batches = std::make_shared<SkipBatchSampler>(spec.batches, num_batches);
-  auto rest = std::make_shared<LoaderCore>(std::move(spec), whole->sharing);
+  auto rest = std::make_shared<LoaderCore>(std::move(spec), whole->sharding);
   rest->iteration = whole->iteration.load();
   rest->skip_batches = whole->skip_batches + (by_sampler ? 0 : num_batches);
   rest->skipped = whole->skipped + num_batches;

@@ -36,7 +36,7 @@ Value slice_rows(Value batch, int64_t begin, int64_t end) { return slice_tensors
 
 DispatchPass::DispatchPass(std::shared_ptr<LoaderCore> core, std::source_location where)
     : PreparedPass(std::move(core), where), to_skip_(core_->skip_batches) {
-  if (!sharing().state.is_main_process()) follow_stream(spec());
+  if (!sharding().state.is_main_process()) follow_stream(spec());
 }
 
 std::optional<Value> DispatchPass::read_round() {
@@ -48,7 +48,7 @@ std::optional<Value> DispatchPass::read_round() {
 }
 
 std::vector<ErasedBatch> DispatchPass::read_batches() {
-  const size_t parts = sharing().split_batches ? 1 : static_cast<size_t>(sharing().state.num_processes());
+  const size_t parts = sharding().split_batches ? 1 : static_cast<size_t>(sharding().state.num_processes());
   std::vector<ErasedBatch> batches;
   while (!last_ && batches.size() < parts) {
     if (ErasedBatch batch = stream_->next()) {
@@ -75,7 +75,7 @@ Value DispatchPass::join(const std::vector<ErasedBatch>& batches) const {
 }
 
 std::optional<DispatchPass::Round> DispatchPass::fetch() {
-  const auto& state = sharing().state;
+  const auto& state = sharding().state;
   Round round;
   Value::List message;
   std::exception_ptr failure;
@@ -113,21 +113,21 @@ std::optional<DispatchPass::Round> DispatchPass::fetch() {
 
 void DispatchPass::broadcast_round(Round& round) {
   const Leaves leaves = leaves_of(round.batch);
-  if (sharing().state.is_main_process()) {
-    if (sharing().device) send_to_device(leaves, *sharing().device, sharing().non_blocking);
+  if (sharding().state.is_main_process()) {
+    if (sharding().device) send_to_device(leaves, *sharding().device, sharding().non_blocking);
   } else {
-    for (size_t i = 0; i < leaves.tensors.size(); ++i) *leaves.tensors[i] = empty_of(round.kinds[i], sharing().device);
+    for (size_t i = 0; i < leaves.tensors.size(); ++i) *leaves.tensors[i] = empty_of(round.kinds[i], sharding().device);
   }
   Leaves sent;
   for (at::Tensor* tensor : leaves.tensors) {
     if (tensor->defined()) sent.tensors.push_back(tensor);
   }
   sent.outline = leaves.outline;
-  broadcast(sharing().state, sent, 0, where_);
+  broadcast(sharding().state, sent, 0, where_);
 }
 
 ErasedBatch DispatchPass::share_of(Round& round, bool last) {
-  const int64_t processes = sharing().state.num_processes(), process = sharing().state.process_index();
+  const int64_t processes = sharding().state.num_processes(), process = sharding().state.process_index();
   const int64_t rows = find_batch_size(round.batch);
   int64_t share = rows / processes;
   if (last && !spec().options.drop_last && rows % processes != 0) {
@@ -147,7 +147,7 @@ void DispatchPass::resume() {
   if (!ahead_) return;
   // The first round is had in full, for what fills up the last one; the others up to where the run resumes are dropped.
   broadcast_round(*ahead_);
-  if (!spec().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharing().state.num_processes());
+  if (!spec().options.drop_last) beginning_ = slice_rows(ahead_->batch, 0, sharding().state.num_processes());
   to_drop_ = start_.own - 1;
   ahead_ = fetch();
 }
@@ -173,7 +173,7 @@ ErasedBatch DispatchPass::next_batch() {
     Round round = std::move(*ahead_);
     broadcast_round(round);
     if (!beginning_ && !spec().options.drop_last) {
-      beginning_ = slice_rows(round.batch, 0, sharing().state.num_processes());
+      beginning_ = slice_rows(round.batch, 0, sharding().state.num_processes());
     }
     ended_ = last_;
     if (!ended_) {

@@ -16,7 +16,7 @@ void check_resumable(const LoaderCore& loader, const StateDict& state, const Loa
   if (saved.is_none() ? mine.has_value() : saved.get<int64_t>() != mine) {
     difference = "its batch_size is " + (mine ? std::to_string(*mine) : "unknown") + ", and was " + to_string(saved) +
                  " when the checkpoint was saved";
-  } else if (at.order && (!loader.sharing->dispatch || loader.sharing->state.is_main_process())) {
+  } else if (at.order && (!loader.sharding->dispatch || loader.sharding->state.is_main_process())) {
     difference = at.order->difference_to(PassOrder::of(spec));
   }
   if (difference.empty()) return;
@@ -50,21 +50,21 @@ BatchSamplerShard* LoaderCore::shard() const {
 SeedableRandomSampler* LoaderCore::seedable() const { return dynamic_cast<SeedableRandomSampler*>(spec.sampler.get()); }
 
 SampleSeed LoaderCore::sample_seed() const {
-  if (sharing && sharing->data_seed) return {static_cast<uint64_t>(*sharing->data_seed), iteration};
+  if (sharding && sharding->data_seed) return {static_cast<uint64_t>(*sharding->data_seed), iteration};
   const auto& generator = spec.options.generator ? *spec.options.generator : at::globalContext().defaultGenerator(at::kCPU);
   return {generator.current_seed(), iteration};
 }
 
 int64_t LoaderCore::expected_remainder(int64_t shared) const {
   const auto samples = spec.visited(), step = spec.total_batch_size();
-  if (sharing->dispatch || !samples || !step) return -1;
+  if (sharding->dispatch || !samples || !step) return -1;
   if (shared == 0) return *samples % *step;
   const auto size = spec.whole_batch_size();
   return spec.iterable() || !size ? -1 : (*samples - shared * *size) % *step;
 }
 
 int LoaderCore::num_processes() const {
-  if (sharing->dispatch) return sharing->state.num_processes();
+  if (sharding->dispatch) return sharding->state.num_processes();
   if (spec.shard) return spec.shard->num_processes;
   const auto* part = shard();
   return part ? part->options().num_processes : 1;
@@ -72,7 +72,7 @@ int LoaderCore::num_processes() const {
 
 int64_t LoaderCore::shared_by(int64_t batches) const {
   const auto size = spec.iterable() ? spec.whole_batch_size() : std::nullopt;
-  return batches * (sharing->split_batches ? 1 : num_processes()) * size.value_or(1);
+  return batches * (sharding->split_batches ? 1 : num_processes()) * size.value_or(1);
 }
 
 StateDict AnyDataLoader::state_dict() const {
@@ -102,7 +102,7 @@ void AnyDataLoader::load_state_dict(const StateDict& state) {
                     .batches = state.at("batches").get<int64_t>(),
                     .shared = state.at("shared").get<int64_t>(),
                     .num_processes = state.at("num_processes").get<int>(),
-                    .split_batches = core_->sharing->split_batches,
+                    .split_batches = core_->sharding->split_batches,
                     .start = RandomNumbers::from_value(state.at("start"))};
   const auto now = RandomNumbers::from_value(state.at("now"));
   if (state.contains("order")) at.order = PassOrder::from_value(state.at("order"));

@@ -34,7 +34,7 @@ struct ShardingConfig {
 
 /// What the copies of a loader share with each other and with the passes over it.
 struct AnyDataLoader::Core {
-  explicit Core(LoaderSpec what, std::optional<ShardingConfig> how = {}) : spec(std::move(what)), sharing(std::move(how)) {}
+  explicit Core(LoaderSpec what, std::optional<ShardingConfig> how = {}) : spec(std::move(what)), sharding(std::move(how)) {}
 
   void set_epoch(int64_t epoch) {
     iteration = epoch;
@@ -61,7 +61,7 @@ struct AnyDataLoader::Core {
 
   const LoaderSpec spec;
   /// Nothing until it is prepared.
-  const std::optional<ShardingConfig> sharing;
+  const std::optional<ShardingConfig> sharding;
   /// The number of the next pass. Threads may each make passes of their own over one loader.
   std::atomic<int64_t> iteration = 0;
   /// Batches that are read and thrown away at the start of a pass; those of map-style datasets are skipped by their sampler.

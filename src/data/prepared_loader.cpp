@@ -109,30 +109,30 @@ AnyDataLoader prepare_loader(const AnyDataLoader& loader, const LoaderPreparatio
   const int num_processes = preparation.num_processes.value_or(preparation.state.num_processes());
   const int process_index = preparation.process_index.value_or(preparation.state.process_index());
   LoaderSpec spec = loader.core()->spec;
-  ShardingConfig sharing{.state = preparation.state,
-                         .active_loaders = preparation.active_loaders,
-                         .non_blocking = configuration.non_blocking,
-                         .rng_types = preparation.rng_types,
-                         .dispatch = dispatches(spec, preparation),
-                         .split_batches = configuration.split_batches,
-                         .data_seed = configuration.data_seed};
-  if (preparation.put_on_device) sharing.device = preparation.state.device();
+  ShardingConfig sharding{.state = preparation.state,
+                          .active_loaders = preparation.active_loaders,
+                          .non_blocking = configuration.non_blocking,
+                          .rng_types = preparation.rng_types,
+                          .dispatch = dispatches(spec, preparation),
+                          .split_batches = configuration.split_batches,
+                          .data_seed = configuration.data_seed};
+  if (preparation.put_on_device) sharding.device = preparation.state.device();
   if (spec.workers) spec.workers = std::make_shared<KeptWorkers>();
   if (configuration.split_batches) check_split(spec, num_processes);
   if (configuration.use_seedable_sampler) make_seedable(spec, configuration);
-  if (sharing.dispatch) {
+  if (sharding.dispatch) {
     spec.options.generator.reset();  // as Python: the seed of a pass is drawn from the default one
-    sharing.rng_types.clear();
+    sharding.rng_types.clear();
   } else if (num_processes > 1 && spec.iterable()) {
-    sharing.synchronized = spec.reader->generator();
+    sharding.synchronized = spec.reader->generator();
     shard_stream(spec, configuration.split_batches, num_processes, process_index);
   } else if (num_processes > 1) {
-    if (spec.batches) sharing.synchronized = spec.batches->own_generator();
+    if (spec.batches) sharding.synchronized = spec.batches->own_generator();
     shard_batches(spec, configuration, num_processes, process_index);
     if (!configuration.data_seed) agree_on_seed(spec, preparation.state);
   }
-  if (!sharing.synchronized) std::erase(sharing.rng_types, RngType::generator);
-  auto core = std::make_shared<LoaderCore>(std::move(spec), std::move(sharing));
+  if (!sharding.synchronized) std::erase(sharding.rng_types, RngType::generator);
+  auto core = std::make_shared<LoaderCore>(std::move(spec), std::move(sharding));
   core->skip_batches = loader.core()->skip_batches;
   return AnyDataLoader(std::move(core));
 }

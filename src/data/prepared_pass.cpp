@@ -18,24 +18,24 @@ PreparedPass::PreparedPass(std::shared_ptr<LoaderCore> core, std::source_locatio
   if (core_->origin) core_->origin->progress = progress_;
   position_->remainder = core_->expected_remainder(start_.shared);
   core_->position = position_;
-  if (sharing().active_loaders) sharing().active_loaders->enter(position_);
+  if (sharding().active_loaders) sharding().active_loaders->enter(position_);
 }
 
 LoaderProgress PreparedPass::begin_or_resume() {
   const auto resumed = core_->take_resumed();
   if (!resumed) {
-    synchronize_rng_states(sharing().state, sharing().rng_types, sharing().synchronized, where_);
+    synchronize_rng_states(sharding().state, sharding().rng_types, sharding().synchronized, where_);
     return {.epoch = core_->iteration.load(),
             .under_way = true,
             .batches = core_->skipped,
             .shared = core_->shared_by(core_->skipped),
             .num_processes = core_->num_processes(),
-            .split_batches = sharing().split_batches,
+            .split_batches = sharding().split_batches,
             .start = RandomNumbers::of(spec())};
   }
   replay_.emplace(spec(), resumed->start);
   LoaderProgress progress = *resumed;
-  const bool same_parts = resumed->num_processes == core_->num_processes() && resumed->split_batches == sharing().split_batches;
+  const bool same_parts = resumed->num_processes == core_->num_processes() && resumed->split_batches == sharding().split_batches;
   if (resumed->ended) {
     start_.own = std::numeric_limits<int64_t>::max();
   } else if (core_->skipped > 0 || same_parts) {
@@ -46,7 +46,7 @@ LoaderProgress PreparedPass::begin_or_resume() {
     start_.shared = begun_at_ = resumed->shared;
     progress.batches = 0;
     progress.num_processes = core_->num_processes();
-    progress.split_batches = sharing().split_batches;
+    progress.split_batches = sharding().split_batches;
   }
   return progress;
 }
@@ -54,11 +54,11 @@ LoaderProgress PreparedPass::begin_or_resume() {
 /// Ranks that draw the same numbers shuffle alike only as many samples. Where they have just been given these numbers, they meet
 /// anyway; elsewhere beginning a pass is no collective.
 void PreparedPass::compare_lengths() const {
-  const auto& types = sharing().rng_types;
+  const auto& types = sharding().rng_types;
   const bool drawn_alike = std::find(types.begin(), types.end(), RngType::generator) != types.end();
-  if (!drawn_alike || !sharing().state.use_distributed()) return;
+  if (!drawn_alike || !sharding().state.use_distributed()) return;
   const auto mine = progress_->order->sampler_length ? progress_->order->sampler_length : progress_->order->dataset_length;
-  const auto all = gather_lists(sharing().state, {mine ? Value(*mine) : Value()}, where_);
+  const auto all = gather_lists(sharding().state, {mine ? Value(*mine) : Value()}, where_);
   const auto differs = [&](const Value::List& other) { return other != all.front(); };
   if (std::none_of(all.begin(), all.end(), differs)) return;
   std::string lengths;
@@ -84,12 +84,12 @@ ErasedBatch PreparedPass::next() {
 void PreparedPass::finish(bool had_batches) {
   if (had_batches) ++core_->iteration;
   leave();
-  if (sharing().active_loaders) sharing().active_loaders->data_ended();
+  if (sharding().active_loaders) sharding().active_loaders->data_ended();
 }
 
 void PreparedPass::leave() {
   progress_->under_way = false;
-  if (sharing().active_loaders) sharing().active_loaders->leave(position_.get());
+  if (sharding().active_loaders) sharding().active_loaders->leave(position_.get());
 }
 
 }  // namespace accelerate::detail

@@ -18,7 +18,7 @@ class PreparedPass : public LoaderPass {
   PreparedPass(std::shared_ptr<LoaderCore> core, std::source_location where);
 
   const LoaderSpec& spec() const { return core_->spec; }
-  const ShardingConfig& sharing() const { return *core_->sharing; }
+  const ShardingConfig& sharding() const { return *core_->sharding; }
   LoaderPosition& position() { return *position_; }
 
   /// The first random numbers have been drawn: what the training draws is its own again.

@@ -16,7 +16,7 @@ int64_t rows_of(const Leaves& batch) {
 ShardPass::ShardPass(std::shared_ptr<LoaderCore> core, std::source_location where)
     : PreparedPass(std::move(core), where),
       stream_(open_stream(spec(), core_->sample_seed(), start_)),
-      feed_(sharing().device, sharing().non_blocking) {}
+      feed_(sharding().device, sharding().non_blocking) {}
 
 void ShardPass::read_first() {
   begun_ = true;
@@ -24,7 +24,7 @@ void ShardPass::read_first() {
   end_replay();
   had_batches_ = ahead_ != nullptr || start_.own > 0 || start_.shared > 0;
   for (int64_t i = 0; i < core_->skip_batches && ahead_; ++i) ahead_ = stream_->next();
-  if (!had_batches_ && sharing().dispatch) {
+  if (!had_batches_ && sharding().dispatch) {
     throw UsageError("there is no batch to dispatch: " + spec().dataset_type +
                      " has no samples, or fewer than one batch with drop_last.");
   }
@@ -45,7 +45,7 @@ ErasedBatch ShardPass::next_batch() {
   send(ahead_);
   if (!ahead_) {
     position().end_of_dataloader = true;
-    if (sharing().dispatch) position().remainder = rows_of(spec().reader->leaves(batch));
+    if (sharding().dispatch) position().remainder = rows_of(spec().reader->leaves(batch));
   }
   return batch;
 }

@@ -34,7 +34,7 @@ class Beginning {
   Indices indices_;
 };
 
-/// What is common to both ways of sharing: the batches of all processes, and how a pass over them ends.
+/// What is common to both ways of sharding: the batches of all processes, and how a pass over them ends.
 struct SharedPass {
   SharedPass(BatchSampler& whole, const BatchShardOptions& shard, int64_t given_out)
       : next(whole.batches()), skip(given_out), full_length(whole.batch_size()), drop_last(whole.drop_last()), options(shard) {}

@@ -183,16 +183,16 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
   };
   const bool same_call = all_have_the_same(0);
   if (same_call && all_have_the_same(1)) return;
-  std::string story = std::string(call) + at_line(where) + " cannot run: ";
-  story += same_call
-               ? "the ranks do not agree on what to send. Make shapes and dtypes equal, for example with pad_across_processes."
-               : "the ranks make different calls. All ranks must make the same calls in the same order.";
+  std::string diagnosis = std::string(call) + at_line(where) + " cannot run: ";
+  diagnosis +=
+      same_call ? "the ranks do not agree on what to send. Make shapes and dtypes equal, for example with pad_across_processes."
+                : "the ranks make different calls. All ranks must make the same calls in the same order.";
   for (size_t rank = 0; rank < wishes.size(); ++rank) {
     const std::string& wish = wishes[rank];
-    story += "\n  - Rank " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
-             field(wish, 1) + field(wish, 2);
+    diagnosis += "\n  - Rank " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
+                 field(wish, 1) + field(wish, 2);
   }
-  throw DistributedError(story);
+  throw DistributedError(diagnosis);
 }
 
 void Communicator::barrier(const char* call, std::source_location where, const Given& given) {

@@ -82,16 +82,16 @@ struct Detective::Machine {
   LogbookPage& first_page() const { return logbooks[first()]->page(); }
 
   /// For all ranks of this host.
-  void tell(std::string story) const {
-    story.resize(std::min(story.size(), LogbookPage::kStory));
-    std::copy_n(story.c_str(), story.size() + 1, first_page().story.begin());
+  void tell(std::string diagnosis) const {
+    diagnosis.resize(std::min(diagnosis.size(), LogbookPage::kDiagnosis));
+    std::copy_n(diagnosis.c_str(), diagnosis.size() + 1, first_page().diagnosis.begin());
     first_page().told = true;
   }
 
   /// The report of another host, unless this one is about to make its own.
-  void hear(const std::string& story, int rank) const {
+  void hear(const std::string& diagnosis, int rank) const {
     int32_t nobody = 0;
-    if (first_page().teller.compare_exchange_strong(nobody, rank + 1)) tell(story);
+    if (first_page().teller.compare_exchange_strong(nobody, rank + 1)) tell(diagnosis);
   }
 
   NumberedReports reports() const {
@@ -126,7 +126,7 @@ Detective::Detective(DetectiveParts parts) : parts_(std::move(parts)), machine_(
   if (parts_.store && !machine_->others().empty()) {
     remote_ = RemoteReports::start(
         parts_.store->clone(), parts_.rank, first_here(), [machine = machine_] { return machine->reports(); },
-        [machine = machine_, rank = parts_.rank](const std::string& story) { machine->hear(story, rank); });
+        [machine = machine_, rank = parts_.rank](const std::string& diagnosis) { machine->hear(diagnosis, rank); });
   }
   if (parts_.threshold > 0ms) watcher_ = std::thread([this] { watch(); });
 }
@@ -246,14 +246,14 @@ void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
 }
 
 std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mismatch) const {
-  const std::string story = tell_story(reports, mismatch);
+  const std::string diagnosis = diagnose(reports, mismatch);
   try {
-    return within(1s, "the store does not answer", [remote = remote_, story] { return remote->settle(story); });
+    return within(1s, "the store does not answer", [remote = remote_, diagnosis] { return remote->settle(diagnosis); });
   } catch (const std::exception&) {
     // It has reported everything, and may have exited with its host since.
     const auto is_known = [](const RankReport& report) { return report.presence != Presence::unknown; };
-    if (std::all_of(reports.begin(), reports.end(), is_known)) return story;
-    return story +
+    if (std::all_of(reports.begin(), reports.end(), is_known)) return diagnosis;
+    return diagnosis +
            (parts_.first_serves_store
                 ? "\nThe store that rank 0 hosts cannot be reached: rank 0 has exited or is stopped, or the network is down."
                 : "\nThe rendezvous store cannot be reached.");
@@ -261,7 +261,7 @@ std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mi
 }
 
 /// The report of another host: its author may have left, and would not answer.
-std::optional<std::string> Detective::story_of_others() const {
+std::optional<std::string> Detective::diagnosis_of_others() const {
   if (!remote_) return std::nullopt;
   try {
     return within(1s, "the store does not answer", [remote = remote_] { return remote->settled(); });
@@ -275,15 +275,15 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
   LogbookPage& page = machine_->first_page();
   int32_t teller = 0;
   if (page.teller.compare_exchange_strong(teller, parts_.rank + 1)) {
-    if (const auto story = story_of_others()) {
-      machine_->tell(*story);
-      return *story;
+    if (const auto diagnosis = diagnosis_of_others()) {
+      machine_->tell(*diagnosis);
+      return *diagnosis;
     }
     const auto reports = investigate(reason, mismatch);
     let_culprits_end(reports);
-    const std::string story = remote_ ? settle(reports, mismatch) : tell_story(reports, mismatch);
-    machine_->tell(story);
-    return story;
+    const std::string diagnosis = remote_ ? settle(reports, mismatch) : diagnose(reports, mismatch);
+    machine_->tell(diagnosis);
+    return diagnosis;
   }
   const auto deadline = std::chrono::steady_clock::now() + 2 * kAnswers + kCause;
   const ProcessCard& who = parts_.cards[static_cast<size_t>(teller - 1)];
@@ -291,11 +291,11 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
     std::this_thread::sleep_for(1ms);
   }
   // Not reported: it died before.
-  return page.told ? page.story.data() : tell_story(investigate(reason, mismatch), mismatch);
+  return page.told ? page.diagnosis.data() : diagnose(investigate(reason, mismatch), mismatch);
 }
 
 std::string Detective::explain(const std::string& reason, int64_t mismatch) {
-  const std::string story = tell(reason, mismatch);
+  const std::string diagnosis = tell(reason, mismatch);
   // The store goes when rank 0 does, and other hosts look at it once a second.
   if (remote_ && parts_.first_serves_store && parts_.rank == 0) {
     try {
@@ -304,7 +304,7 @@ std::string Detective::explain(const std::string& reason, int64_t mismatch) {
       // Then nobody can come for it.
     }
   }
-  return story;
+  return diagnosis;
 }
 
 void Detective::watch() {
@@ -383,7 +383,7 @@ void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& rep
   const std::string waited = fmt::format("{:.1f} s", static_cast<double>(logbook_now() - call.began) * 1e-9);
   const std::string how = again ? "is still waiting after " + waited + ", and the state of the ranks has changed. "
                                 : "has been waiting for " + waited + ". ";
-  write_line(2, "accelerate: " + describe(call) + " " + how + tell_story(reports));
+  write_line(2, "accelerate: " + describe(call) + " " + how + diagnose(reports));
 }
 
 }  // namespace accelerate::detail

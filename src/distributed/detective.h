@@ -74,7 +74,7 @@ class Detective {
   std::vector<RankReport> investigate(const std::string& reason, int64_t mismatch) const;
   void let_culprits_end(const std::vector<RankReport>& reports) const;
   std::string tell(const std::string& reason, int64_t mismatch) const;
-  std::optional<std::string> story_of_others() const;
+  std::optional<std::string> diagnosis_of_others() const;
   std::string settle(const std::vector<RankReport>& reports, int64_t mismatch) const;
   bool someone_died() const;
   void watch();

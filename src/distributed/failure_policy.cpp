@@ -63,8 +63,8 @@ void FailurePolicy::check_not_lost() const {
 
 void FailurePolicy::check_usable(const char* call, std::source_location where) {
   if (!failed_) return;
-  const std::lock_guard lock(story_mutex_);
-  throw DistributedError(std::string(call) + at_line(where) + " cannot run: the process group is unusable since " + story_);
+  const std::lock_guard lock(diagnosis_mutex_);
+  throw DistributedError(std::string(call) + at_line(where) + " cannot run: the process group is unusable since " + diagnosis_);
 }
 
 bool FailurePolicy::is_lost(int look) const {
@@ -96,17 +96,17 @@ void FailurePolicy::wait(c10d::Work& work) {
 }
 
 void FailurePolicy::fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch) {
-  std::string story =
+  std::string diagnosis =
       std::string(call) + at_line(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
-  story += detective_ ? detective_->explain(reason, mismatch) : reason;
-  if (detective_ && !reason.empty()) story += "\nBackend error: " + reason;
+  diagnosis += detective_ ? detective_->explain(reason, mismatch) : reason;
+  if (detective_ && !reason.empty()) diagnosis += "\nBackend error: " + reason;
   if (logbook_) logbook_->end(Ending::failed);
   leave_failure_note(FailureNote::collective);  // the launcher must not blame this rank for ending before the cause
   {
-    const std::lock_guard lock(story_mutex_);
-    if (!failed_.exchange(true)) story_ = story;
+    const std::lock_guard lock(diagnosis_mutex_);
+    if (!failed_.exchange(true)) diagnosis_ = diagnosis;
   }
-  throw DistributedError(story);
+  throw DistributedError(diagnosis);
 }
 
 void FailurePolicy::leave_group(bool unwinding) {

@@ -46,7 +46,7 @@ struct GroupLost : std::runtime_error {
 };
 
 /// What surrounds every call of a group: it is written down and compared with those of other ranks before it is made, and what
-/// goes wrong becomes a DistributedError with the detective's story, which every later call repeats.
+/// goes wrong becomes a DistributedError with the detective's diagnosis, which every later call repeats.
 class FailurePolicy {
  public:
   FailurePolicy(int rank, int size, std::chrono::milliseconds timeout) : rank_(rank), size_(size), timeout_(timeout) {}
@@ -89,8 +89,8 @@ class FailurePolicy {
   std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
   std::atomic<bool> abandoned_ = false;
   std::atomic<bool> failed_ = false;
-  std::mutex story_mutex_;
-  std::string story_;
+  std::mutex diagnosis_mutex_;
+  std::string diagnosis_;
 };
 
 }  // namespace accelerate::detail

@@ -99,7 +99,7 @@ struct RankEntry {
 struct LogbookPage {
   static constexpr size_t kCalls = 32;
   static constexpr size_t kMarks = 1024;
-  static constexpr size_t kStory = 64 * 1024 - 1;
+  static constexpr size_t kDiagnosis = 64 * 1024 - 1;
 
   std::atomic<int64_t> joined = 0;
   std::atomic<Ending> ending = Ending::none;
@@ -115,7 +115,7 @@ struct LogbookPage {
   std::atomic<int32_t> speaker = 0;
   std::atomic<int32_t> teller = 0;
   std::atomic<bool> told = false;
-  std::array<char, kStory + 1> story = {};
+  std::array<char, kDiagnosis + 1> diagnosis = {};
 };
 /// Equal where ranks can read each other's pages and compare their calls: they may be of different builds. Count on what is added
 /// here when a field or a fingerprint changes its meaning.

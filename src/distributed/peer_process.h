@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "distributed/hang_story.h"
+#include "distributed/hang_diagnosis.h"
 
 namespace accelerate::detail {
 

@@ -135,9 +135,9 @@ void RemoteReports::answer(int64_t question) {
 /// A rank that is still in a collective when the group fails gets the report before the store is gone.
 void RemoteReports::listen() {
   if (heard_) return;
-  const auto story = settled();
-  if (!story) return;
-  hear_(*story);
+  const auto diagnosis = settled();
+  if (!diagnosis) return;
+  hear_(*diagnosis);
   heard_ = true;
 }
 
@@ -147,10 +147,10 @@ void RemoteReports::note_settled(c10d::Store& store) const {
 
 std::optional<std::string> RemoteReports::settled() {
   return with_store([&](c10d::Store& store) -> std::optional<std::string> {
-    if (!store.check({"story"})) return std::nullopt;
-    const auto story = store.get("story");
+    if (!store.check({"diagnosis"})) return std::nullopt;
+    const auto diagnosis = store.get("diagnosis");
     note_settled(store);
-    return std::string(story.begin(), story.end());
+    return std::string(diagnosis.begin(), diagnosis.end());
   });
 }
 
@@ -185,9 +185,9 @@ NumberedReports RemoteReports::ask(const std::vector<int64_t>& ranks, std::chron
 
 std::string RemoteReports::settle(const std::string& text) {
   return with_store([&](c10d::Store& store) {
-    const auto story = store.compareSet("story", {}, as_bytes(text));
+    const auto diagnosis = store.compareSet("diagnosis", {}, as_bytes(text));
     note_settled(store);
-    return std::string(story.begin(), story.end());
+    return std::string(diagnosis.begin(), diagnosis.end());
   });
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/hang_story.h"
+#include "distributed/hang_diagnosis.h"
 #include "rendezvous/c10d_compat.h"
 
 namespace accelerate::detail {
@@ -18,7 +18,7 @@ namespace accelerate::detail {
 using NumberedReports = std::vector<std::pair<int64_t, RankReport>>;
 
 std::string pack(const NumberedReports& reports);
-/// Bytes that `pack` did not write give fewer reports or none: a report with holes is better than no story.
+/// Bytes that `pack` did not write give fewer reports or none: a report with holes is better than no diagnosis.
 NumberedReports unpack(std::string_view bytes);
 
 /// How detectives of different hosts ask each other: a rank that wants to know increments a number in the store; a thread of

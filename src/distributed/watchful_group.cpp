@@ -64,7 +64,7 @@ struct CollectiveWatch::Shared {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::shared_ptr<Collective>> under_way;
-  /// Those that have ended with an error, and wait for its story.
+  /// Those that have ended with an error, and wait for its diagnosis.
   std::vector<std::shared_ptr<Collective>> failed;
   std::string failure;
   bool abandoned = false;

@@ -2,6 +2,7 @@
 
 #include <accelerate/console/logging.h>
 #include <accelerate/core/error.h>
+#include <accelerate/distributed/objects.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -348,12 +349,19 @@ std::vector<std::string> DataParallel::gradient_order() const {
   return order;
 }
 
+std::vector<size_t> DataParallel::numbers_of(const std::vector<std::string>& names) const {
+  std::vector<size_t> numbers;
+  for (const auto& name : names) {
+    const auto found = std::find(names_.begin(), names_.end(), name);
+    if (found == names_.end()) throw UsageError("it lists a parameter " + name + ", which is not trained here.");
+    numbers.push_back(static_cast<size_t>(found - names_.begin()));
+  }
+  return numbers;
+}
+
 void DataParallel::expect_gradient_order(const std::vector<std::string>& names) {
   if (!std::is_permutation(names.begin(), names.end(), names_.begin(), names_.end())) return;
-  std::vector<size_t> order;
-  for (const auto& name : names)
-    order.push_back(static_cast<size_t>(std::find(names_.begin(), names_.end(), name) - names_.begin()));
-  torch_private::expect_order(*reducer_, order);
+  torch_private::expect_order(*reducer_, numbers_of(names));
 }
 
 std::optional<StateDict> DataParallel::hook_state() const {
@@ -366,13 +374,7 @@ std::optional<StateDict> DataParallel::hook_state() const {
 
 void DataParallel::load_hook_state(const StateDict& state) {
   if (!hook_state_) return;
-  std::vector<size_t> order;
-  for (const auto& name : state.at("order").as<Value::List>()) {
-    const auto found = std::find(names_.begin(), names_.end(), name.get<std::string>());
-    if (found == names_.end())
-      throw UsageError("it lists a parameter " + name.get<std::string>() + ", which is not trained here.");
-    order.push_back(static_cast<size_t>(found - names_.begin()));
-  }
+  const auto order = numbers_of(from_value<std::vector<std::string>>(state.at("order")));
   if (!order.empty() && order.size() != names_.size()) {
     throw UsageError("it lists " + std::to_string(order.size()) + " parameters, but " + std::to_string(names_.size()) +
                      " are trained here.");

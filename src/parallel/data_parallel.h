@@ -109,6 +109,8 @@ class DataParallel : public std::enable_shared_from_this<DataParallel> {
   void broadcast_all(int source, const char* call, std::source_location where);
 
  private:
+  /// Positions of the parameters of these names. UsageError for one that is not trained.
+  std::vector<size_t> numbers_of(const std::vector<std::string>& names) const;
   struct Trained;
   DataParallel(std::shared_ptr<torch::nn::Module> module, Communicator& communicator, const DdpOptions& options,
                std::source_location where, const Trained& trained);

@@ -3,6 +3,7 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/distributed/objects.h>
 #include <accelerate/parallel/model.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -62,13 +63,8 @@ StateDict at_start_of_epoch(StateDict state) {
 
 /// The order in which the gradients of each model came; of none in checkpoints of earlier versions.
 std::vector<std::vector<std::string>> loaded_gradient_orders(const LoadedRun& loaded) {
-  std::vector<std::vector<std::string>> orders;
-  if (!loaded.own || !loaded.own->contains("gradient_orders")) return orders;
-  for (const auto& order : loaded.own->at("gradient_orders").as<Value::List>()) {
-    auto& names = orders.emplace_back();
-    for (const auto& name : order.as<Value::List>()) names.push_back(name.get<std::string>());
-  }
-  return orders;
+  if (!loaded.own || !loaded.own->contains("gradient_orders")) return {};
+  return from_value<std::vector<std::vector<std::string>>>(loaded.own->at("gradient_orders"));
 }
 
 void load_loaders(RunParts& parts, const LoadedRun& loaded, Rollback& rollback) {

@@ -23,13 +23,13 @@ struct LoaderCase {
   enum Kind { map, iterable, unsized };
 
   LoaderCase(random_cases::Dice& dice, size_t processes) : samples(dice.below(4) == 0 ? dice.below(4) : dice.below(50)) {
-    sharing = {.batch_size = 1 + dice.below(5),
-               .processes = processes,
-               .process = 0,
-               .split = dice.coin(),
-               .drop_last = dice.coin(),
-               .even = dice.coin()};
-    if (sharing.split) sharing.batch_size *= processes;
+    sharding = {.batch_size = 1 + dice.below(5),
+                .processes = processes,
+                .process = 0,
+                .split = dice.coin(),
+                .drop_last = dice.coin(),
+                .even = dice.coin()};
+    if (sharding.split) sharding.batch_size *= processes;
     kind = static_cast<Kind>(dice.below(3));
     shuffle = dice.coin() && kind == map && !samples.empty();
     seed = static_cast<int64_t>(dice.below(100));
@@ -49,20 +49,20 @@ struct LoaderCase {
   /// The batches of a pass before they are sharded.
   Lists whole(int64_t epoch) const {
     const List ordered = order(epoch);
-    return reference::pieces(sharing.drop_last ? reference::cut(ordered, sharing.batch_size) : ordered, sharing.batch_size);
+    return reference::pieces(sharding.drop_last ? reference::cut(ordered, sharding.batch_size) : ordered, sharding.batch_size);
   }
 
-  size_t share() const { return sharing.split ? sharing.batch_size / sharing.processes : sharing.batch_size; }
+  size_t share() const { return sharding.split ? sharding.batch_size / sharding.processes : sharding.batch_size; }
 
   Lists expected_batches(int64_t epoch) const {
-    if (sharing.processes == 1) return whole(epoch);
-    return kind == map ? reference::shard(order(epoch), sharing)
-                       : reference::pieces(reference::shard_stream(samples, sharing), share());
+    if (sharding.processes == 1) return whole(epoch);
+    return kind == map ? reference::shard(order(epoch), sharding)
+                       : reference::pieces(reference::shard_stream(samples, sharding), share());
   }
 
   /// How many samples a process is said to have of a stream.
   size_t stream_length() const {
-    return sharing.processes == 1 ? samples.size() : reference::stream_length(samples.size(), sharing);
+    return sharding.processes == 1 ? samples.size() : reference::stream_length(samples.size(), sharding);
   }
 
   /// The number of batches that Python says there are; -1: that is not known.
@@ -70,34 +70,34 @@ struct LoaderCase {
     if (kind == unsized) return -1;
     if (kind == map) {
       const size_t all = whole(0).size();
-      const size_t mine = sharing.processes == 1 ? all : reference::shard_length(all, sharing);
+      const size_t mine = sharding.processes == 1 ? all : reference::shard_length(all, sharding);
       return static_cast<int64_t>(mine - std::min(skip, mine));
     }
     const List said(stream_length());
-    return std::ssize(reference::pieces(sharing.drop_last ? reference::cut(said, share()) : said, share()));
+    return std::ssize(reference::pieces(sharding.drop_last ? reference::cut(said, share()) : said, share()));
   }
 
   /// How many samples of the last step are no repetition as far as Python knows; 0: all, -1: not known.
   int64_t expected_remainder() const {
-    if (sharing.drop_last || kind == unsized || (kind == map && skip > 0)) return -1;
+    if (sharding.drop_last || kind == unsized || (kind == map && skip > 0)) return -1;
     if (kind == iterable) return static_cast<int64_t>(stream_length() % share());
-    return static_cast<int64_t>(samples.size() % (share() * sharing.processes));
+    return static_cast<int64_t>(samples.size() % (share() * sharding.processes));
   }
 
   DataLoader<at::Tensor> loader() const {
-    const accelerate::DataLoaderOptions options{.batch_size = static_cast<int64_t>(sharing.batch_size),
+    const accelerate::DataLoaderOptions options{.batch_size = static_cast<int64_t>(sharding.batch_size),
                                                 .shuffle = shuffle,
                                                 .num_workers = workers,
-                                                .drop_last = sharing.drop_last};
+                                                .drop_last = sharding.drop_last};
     if (kind == iterable) return DataLoader(std::list<int64_t>(samples.begin(), samples.end()), options);
     if (kind == unsized) return DataLoader(std::forward_list<int64_t>(samples.begin(), samples.end()), options);
     return DataLoader(samples, options);
   }
 
   accelerate::DataLoaderConfiguration configuration(bool dispatch) const {
-    return {.split_batches = sharing.split,
+    return {.split_batches = sharding.split,
             .dispatch_batches = dispatch,
-            .even_batches = sharing.even,
+            .even_batches = sharding.even,
             .use_seedable_sampler = true,
             .data_seed = seed};
   }
@@ -107,14 +107,14 @@ struct LoaderCase {
     out << (kind == map        ? "map"
             : kind == iterable ? "iterable"
                                : "unsized")
-        << " of " << samples.size() << ", batches of " << sharing.batch_size << ", process " << sharing.process << " of "
-        << sharing.processes << (sharing.split ? ", split" : "") << (sharing.drop_last ? ", drop_last" : "")
-        << (sharing.even ? ", even" : "") << (shuffle ? ", shuffled by " : ", seed ") << seed << ", " << workers
+        << " of " << samples.size() << ", batches of " << sharding.batch_size << ", process " << sharding.process << " of "
+        << sharding.processes << (sharding.split ? ", split" : "") << (sharding.drop_last ? ", drop_last" : "")
+        << (sharding.even ? ", even" : "") << (shuffle ? ", shuffled by " : ", seed ") << seed << ", " << workers
         << " workers, skip " << skip;
     return out.str();
   }
 
-  reference::ShardingConfig sharing;
+  reference::ShardingConfig sharding;
   List samples;
   Kind kind;
   bool shuffle;
@@ -163,11 +163,11 @@ TEST(RandomLoader, PreparedLoadersAreThoseOfTheReference) {
   random_cases::Dice dice(3);
   for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
     LoaderCase c(dice, 1 + dice.below(4));
-    for (; c.sharing.process < c.sharing.processes; ++c.sharing.process) {
+    for (; c.sharding.process < c.sharding.processes; ++c.sharding.process) {
       LoaderPreparation preparation{.state = state,
                                     .configuration = c.configuration(false),
-                                    .num_processes = static_cast<int>(c.sharing.processes),
-                                    .process_index = static_cast<int>(c.sharing.process)};
+                                    .num_processes = static_cast<int>(c.sharding.processes),
+                                    .process_index = static_cast<int>(c.sharding.process)};
       const auto all = prepare_data_loader(c.loader(), preparation);
       const auto loader = c.skip > 0 ? skip_first_batches(all, static_cast<int64_t>(c.skip)) : all;
       expect_pass(see_pass(loader), c.expected_batches(0), c.skip, c.expected_remainder(), c.text());
@@ -185,11 +185,11 @@ TEST_F(TogetherRandomLoader, DispatchedLoadersAreThoseOfTheReference) {
   random_cases::Dice dice(4);
   for (int i = 0; i < random_cases::count() / 4; ++i) {
     LoaderCase c(dice, static_cast<size_t>(world()));
-    c.sharing.process = static_cast<size_t>(rank());
+    c.sharding.process = static_cast<size_t>(rank());
     Lists read = c.whole(0);
     const size_t unread = c.kind == LoaderCase::map ? std::min(c.skip, read.size()) : 0;
     read.erase(read.begin(), read.begin() + static_cast<ptrdiff_t>(unread));
-    const reference::Dispatched expected = reference::dispatch(read, c.sharing);
+    const reference::Dispatched expected = reference::dispatch(read, c.sharding);
     const auto all = prepare_data_loader(c.loader(), LoaderPreparation{.state = state(), .configuration = c.configuration(true)});
     const auto loader = c.skip > 0 ? skip_first_batches(all, static_cast<int64_t>(c.skip)) : all;
     if (expected.batches.empty()) {

@@ -185,16 +185,16 @@ TEST(IterableDatasetShard, WhatCannotBeSharedIsRefused) {
   EXPECT_NO_THROW(make({.batch_size = 1, .num_processes = 3, .split_batches = true})) << "as in Python";
 }
 
-/// A way of sharing, drawn at random.
+/// A way of sharding, drawn at random.
 struct ShardingCase {
   explicit ShardingCase(random_cases::Dice& dice) {
-    sharing = {.batch_size = 1 + dice.below(7),
-               .processes = 1 + dice.below(6),
-               .process = 0,
-               .split = dice.coin(),
-               .drop_last = dice.coin(),
-               .even = dice.coin()};
-    if (sharing.split) sharing.batch_size *= sharing.processes;
+    sharding = {.batch_size = 1 + dice.below(7),
+                .processes = 1 + dice.below(6),
+                .process = 0,
+                .split = dice.coin(),
+                .drop_last = dice.coin(),
+                .even = dice.coin()};
+    if (sharding.split) sharding.batch_size *= sharding.processes;
     samples.resize(dice.below(3) == 0 ? dice.below(4) : dice.below(70));
     std::iota(samples.begin(), samples.end(), 0);
     for (size_t i = samples.size(); i > 1; --i) std::swap(samples[i - 1], samples[dice.below(i)]);
@@ -207,21 +207,21 @@ struct ShardingCase {
   }
 
   BatchShardOptions options() const {
-    return {.num_processes = static_cast<int>(sharing.processes),
-            .process_index = static_cast<int>(sharing.process),
-            .split_batches = sharing.split,
-            .even_batches = sharing.even};
+    return {.num_processes = static_cast<int>(sharding.processes),
+            .process_index = static_cast<int>(sharding.process),
+            .split_batches = sharding.split,
+            .even_batches = sharding.even};
   }
 
   std::string text() const {
     std::ostringstream out;
-    out << samples.size() << " samples, batches of " << sharing.batch_size << ", process " << sharing.process << " of "
-        << sharing.processes << (sharing.split ? ", split" : "") << (sharing.drop_last ? ", drop_last" : "")
-        << (sharing.even ? ", even" : "") << ", skip " << skip;
+    out << samples.size() << " samples, batches of " << sharding.batch_size << ", process " << sharding.process << " of "
+        << sharding.processes << (sharding.split ? ", split" : "") << (sharding.drop_last ? ", drop_last" : "")
+        << (sharding.even ? ", even" : "") << ", skip " << skip;
     return out.str();
   }
 
-  reference::ShardingConfig sharing;
+  reference::ShardingConfig sharding;
   Indices samples;
   ShardBatches ragged;
   int64_t skip;
@@ -229,17 +229,17 @@ struct ShardingCase {
 
 /// Batches of one length in the case's own order.
 std::shared_ptr<accelerate::BatchSampler> batches_of(const ShardingCase& c) {
-  ShardBatches batches = reference::pieces(c.samples, c.sharing.batch_size);
-  if (c.sharing.drop_last && !batches.empty() && batches.back().size() < c.sharing.batch_size) batches.pop_back();
-  return std::make_shared<GivenBatches>(batches, c.sharing.drop_last, c.sharing.batch_size);
+  ShardBatches batches = reference::pieces(c.samples, c.sharding.batch_size);
+  if (c.sharding.drop_last && !batches.empty() && batches.back().size() < c.sharding.batch_size) batches.pop_back();
+  return std::make_shared<GivenBatches>(batches, c.sharding.drop_last, c.sharding.batch_size);
 }
 
 void expect_batches_as_the_reference(const ShardingCase& c) {
   const auto whole = batches_of(c);
   const auto shard = std::make_shared<BatchSamplerShard>(whole, c.options());
-  ShardBatches expected = reference::shard(c.samples, c.sharing);
+  ShardBatches expected = reference::shard(c.samples, c.sharding);
   EXPECT_EQ(pass_of(*shard), expected) << c.text();
-  EXPECT_EQ(shard->size(), reference::shard_length(static_cast<size_t>(*whole->size()), c.sharing)) << c.text();
+  EXPECT_EQ(shard->size(), reference::shard_length(static_cast<size_t>(*whole->size()), c.sharding)) << c.text();
   expected.erase(expected.begin(), expected.begin() + std::min<ptrdiff_t>(c.skip, std::ssize(expected)));
   SkipBatchSampler skip(shard, c.skip);
   EXPECT_EQ(pass_of(skip), expected) << c.text();
@@ -248,24 +248,24 @@ void expect_batches_as_the_reference(const ShardingCase& c) {
 void expect_ragged_as_the_reference(const ShardingCase& c) {
   BatchShardOptions options = c.options();
   options.split_batches = false;
-  BatchSamplerShard shard(std::make_shared<GivenBatches>(c.ragged, c.sharing.drop_last), options);
-  EXPECT_EQ(pass_of(shard), reference::shard_ragged(c.ragged, c.sharing)) << c.text();
+  BatchSamplerShard shard(std::make_shared<GivenBatches>(c.ragged, c.sharding.drop_last), options);
+  EXPECT_EQ(pass_of(shard), reference::shard_ragged(c.ragged, c.sharding)) << c.text();
 }
 
 void expect_stream_as_the_reference(const ShardingCase& c) {
-  const IterableShardOptions options{.batch_size = static_cast<int64_t>(c.sharing.batch_size),
-                                     .drop_last = c.sharing.drop_last,
-                                     .num_processes = static_cast<int>(c.sharing.processes),
-                                     .process_index = static_cast<int>(c.sharing.process),
-                                     .split_batches = c.sharing.split};
+  const IterableShardOptions options{.batch_size = static_cast<int64_t>(c.sharding.batch_size),
+                                     .drop_last = c.sharding.drop_last,
+                                     .num_processes = static_cast<int>(c.sharding.processes),
+                                     .process_index = static_cast<int>(c.sharding.process),
+                                     .split_batches = c.sharding.split};
   accelerate::Source<int64_t> stream = [&c, i = size_t{0}]() mutable -> std::optional<int64_t> {
     return i < c.samples.size() ? std::optional(c.samples[i++]) : std::nullopt;
   };
   EXPECT_EQ(collected::all<int64_t>(IterableDatasetShard<int64_t>(stream, options)),
-            reference::shard_stream(c.samples, c.sharing))
+            reference::shard_stream(c.samples, c.sharding))
       << c.text();
   EXPECT_EQ(accelerate::iterable_shard_size(std::ssize(c.samples), options),
-            static_cast<int64_t>(reference::stream_length(c.samples.size(), c.sharing)))
+            static_cast<int64_t>(reference::stream_length(c.samples.size(), c.sharding)))
       << c.text();
 }
 
@@ -273,7 +273,7 @@ TEST(Sharding, RandomCasesAreThoseOfTheReference) {
   random_cases::Dice dice(1);
   for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
     ShardingCase c(dice);
-    for (; c.sharing.process < c.sharing.processes; ++c.sharing.process) {
+    for (; c.sharding.process < c.sharding.processes; ++c.sharding.process) {
       expect_batches_as_the_reference(c);
       expect_ragged_as_the_reference(c);
       expect_stream_as_the_reference(c);
@@ -284,7 +284,7 @@ TEST(Sharding, RandomCasesAreThoseOfTheReference) {
 /// What all processes hold together, step by step, as a gather would join it.
 Indices gathered_by_steps(const ShardingCase& c, const std::shared_ptr<accelerate::BatchSampler>& whole) {
   std::vector<ShardBatches> ranks;
-  for (int rank = 0; rank < static_cast<int>(c.sharing.processes); ++rank) {
+  for (int rank = 0; rank < static_cast<int>(c.sharding.processes); ++rank) {
     BatchShardOptions options = c.options();
     options.process_index = rank;
     ranks.push_back(shard_of(whole, options));
@@ -300,8 +300,8 @@ TEST(Sharding, WhatIsLeftOfTheLastStepAfterTheRemainderIsEverySampleOnceAndInOrd
   random_cases::Dice dice(2);
   for (int i = 0; i < random_cases::count() && !::testing::Test::HasFailure(); ++i) {
     ShardingCase c(dice);
-    c.sharing.even = true;
-    c.sharing.drop_last = false;
+    c.sharding.even = true;
+    c.sharding.drop_last = false;
     const auto whole = batches_of(c);
     Indices joined = gathered_by_steps(c, whole);
     const int64_t step = BatchSamplerShard(whole, c.options()).total_batch_size().value();

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <thread>
 
-#include "distributed/hang_story.h"
+#include "distributed/hang_diagnosis.h"
 #include "distributed/logbook.h"
 #include "distributed/peer_process.h"
 #include "distributed/remote_reports.h"
@@ -39,11 +39,11 @@ RankReport report_of(Presence presence, std::vector<Call> calls) {
   return report;
 }
 
-TEST(HangStory, TellsWhoWaitsAndWhoIsElsewhere) {
+TEST(HangDiagnosis, TellsWhoWaitsAndWhoIsElsewhere) {
   auto loading = report_of(Presence::running, {call_of(1, "gather", 80, 81)});
   loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
-  EXPECT_EQ(tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
-                        report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
+  EXPECT_EQ(diagnose({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
+                      report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
             "  - Rank 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
             "  - Rank 1: in user code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
@@ -51,15 +51,15 @@ TEST(HangStory, TellsWhoWaitsAndWhoIsElsewhere) {
             "  - Rank 3: in user code for 40.0 s; it has made no call yet");
 }
 
-TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
+TEST(HangDiagnosis, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
   const std::vector<Call> calls = {call_of(1, "gather", 80, 81)};
   auto finished = report_of(Presence::gone, calls), failed = report_of(Presence::running, calls);
   finished.entry->ending = Ending::finished;
   finished.entry->ended = 95 * kSecond;
   failed.entry->ending = Ending::failed;
   failed.entry->ended = 99 * kSecond;
-  EXPECT_EQ(tell_story({report_of(Presence::gone, calls), finished, failed, report_of(Presence::stopped, calls),
-                        RankReport{.presence = Presence::silent}, RankReport{.presence = Presence::gone}, RankReport{}}),
+  EXPECT_EQ(diagnose({report_of(Presence::gone, calls), finished, failed, report_of(Presence::stopped, calls),
+                      RankReport{.presence = Presence::silent}, RankReport{.presence = Presence::gone}, RankReport{}}),
             "Ranks 0 and 5 are dead. Rank 1 has finished and left the group. Rank 2 has failed. Ranks 3 and 4 are "
             "not responding.\n"
             "  - Rank 0: dead, its process 7 has exited; last seen in gather (call 1) at train.cpp:10, which ended 19.0 s ago\n"
@@ -72,37 +72,37 @@ TEST(HangStory, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
             "  - Rank 6: unknown, it could not be reached");
 }
 
-TEST(HangStory, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
+TEST(HangDiagnosis, TheOldestCallThatDiffersIsNamedAlsoWhenItHasPassed) {
   auto wide = call_of(2, "gather", 82, 83), narrow = wide;
   wide.dtype = narrow.dtype = static_cast<int16_t>(at::kBFloat16);
   wide.dimensions = narrow.dimensions = 8;
   wide.shape = {1, 2, 3, 4, 5, 6};
   narrow.shape = {1, 2, 3, 4, 5, 7};
   narrow.fingerprint = wide.fingerprint + 1;
-  const std::string story =
-      tell_story({report_of(Presence::running, {call_of(1, "gather", 80, 81), wide, call_of(3, "reduce", 84, 0)}),
-                  report_of(Presence::running, {call_of(1, "gather", 80, 81), narrow, call_of(3, "gather", 84, 0)})});
+  const std::string diagnosis =
+      diagnose({report_of(Presence::running, {call_of(1, "gather", 80, 81), wide, call_of(3, "reduce", 84, 0)}),
+                report_of(Presence::running, {call_of(1, "gather", 80, 81), narrow, call_of(3, "gather", 84, 0)})});
   EXPECT_TRUE(
-      story.starts_with("Call 2 is not the same on all ranks: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
-                        "train.cpp:20 on rank 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on rank 1."))
-      << story;
+      diagnosis.starts_with("Call 2 is not the same on all ranks: gather of bfloat16[1, 2, 3, 4, 5, 6, ...] at "
+                            "train.cpp:20 on rank 0, gather of bfloat16[1, 2, 3, 4, 5, 7, ...] at train.cpp:20 on rank 1."))
+      << diagnosis;
 }
 
-TEST(HangStory, ACallThatDiffersIsNamedAlsoByThoseThatHaveForgottenIt) {
+TEST(HangDiagnosis, ACallThatDiffersIsNamedAlsoByThoseThatHaveForgottenIt) {
   auto ours = call_of(2, "reduce", 80, 0);
   std::strcpy(ours.how.data(), "by sum");
-  const std::string story =
-      tell_story({report_of(Presence::running, {ours}), report_of(Presence::running, {call_of(50, "gather", 90, 91)}),
-                  report_of(Presence::running, {call_of(1, "gather", 70, 71)})},
-                 2);
+  const std::string diagnosis =
+      diagnose({report_of(Presence::running, {ours}), report_of(Presence::running, {call_of(50, "gather", 90, 91)}),
+                report_of(Presence::running, {call_of(1, "gather", 70, 71)})},
+               2);
   EXPECT_TRUE(
-      story.starts_with("Call 2 is not the same on all ranks: reduce by sum at train.cpp:20 on rank 0, no longer recorded on "
-                        "rank 1. All ranks must make the same calls in the same order, with the same shapes and dtypes. "
-                        "Rank 2 has not reached call 2.\n"))
-      << story;
+      diagnosis.starts_with("Call 2 is not the same on all ranks: reduce by sum at train.cpp:20 on rank 0, no longer recorded on "
+                            "rank 1. All ranks must make the same calls in the same order, with the same shapes and dtypes. "
+                            "Rank 2 has not reached call 2.\n"))
+      << diagnosis;
 }
 
-TEST(HangStory, WhoMayCallWhatOthersDoDiffersFromNobody) {
+TEST(HangDiagnosis, WhoMayCallWhatOthersDoDiffersFromNobody) {
   auto follows = call_of(1, "join_uneven_inputs", 80, 0);
   follows.fingerprint = 0;
   const auto forward = report_of(Presence::running, {call_of(1, "forward", 80, 0)});
@@ -110,14 +110,14 @@ TEST(HangStory, WhoMayCallWhatOthersDoDiffersFromNobody) {
   EXPECT_EQ(mismatched_call({report_of(Presence::running, {call_of(1, "gather", 80, 0)}), forward}), 1);
 }
 
-TEST(HangStory, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither) {
+TEST(HangDiagnosis, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither) {
   auto calculates = call_of(2, "backward", 95, 0);
   calculates.ended = Call::kComputing;
   const std::vector<RankReport> reports = {report_of(Presence::running, {call_of(2, "backward", 98, 0)}),
                                            report_of(Presence::running, {calculates, call_of(3, "batch_norm", 96, 97)}),
                                            report_of(Presence::running, {calculates}),
                                            report_of(Presence::running, {call_of(1, "main_process_first", 80, 0)})};
-  EXPECT_EQ(tell_story(reports),
+  EXPECT_EQ(diagnose(reports),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
             "  - Rank 0: waiting for 2.0 s in backward (call 2) at train.cpp:20\n"
             "  - Rank 1: in user code for 3.0 s; its last call was batch_norm (call 3) at train.cpp:30\n"
@@ -125,7 +125,7 @@ TEST(HangStory, WhoStillCalculatesHasNotComeAndSomebodyWhoWaitsElsewhereNeither)
             "  - Rank 3: waiting for 20.0 s in main_process_first (call 1) at train.cpp:10");
 }
 
-TEST(HangStory, TheGistOfAStoryChangesWithWhoIsMissingAndNotWithTime) {
+TEST(HangDiagnosis, TheGistOfADiagnosisChangesWithWhoIsMissingAndNotWithTime) {
   const std::vector<RankReport> before = {report_of(Presence::running, {call_of(2, "reduce", 80, 0)}),
                                           report_of(Presence::running, {call_of(1, "gather", 70, 71)})};
   auto later = before, stopped = before, there = before;
@@ -138,13 +138,14 @@ TEST(HangStory, TheGistOfAStoryChangesWithWhoIsMissingAndNotWithTime) {
   EXPECT_NE(gist_of(there), gist_of(before));
 }
 
-TEST(HangStory, APlaceThatIsNotKnownIsLeftOut) {
+TEST(HangDiagnosis, APlaceThatIsNotKnownIsLeftOut) {
   auto nowhere = call_of(1, "backward", 80, 0);
   nowhere.line = 0;
-  const std::string story =
-      tell_story({report_of(Presence::running, {nowhere}), report_of(Presence::running, {call_of(1, "gather", 80, 0)})});
-  EXPECT_TRUE(story.starts_with("Call 1 is not the same on all ranks: backward on rank 0, gather at train.cpp:10 on rank 1. "))
-      << story;
+  const std::string diagnosis =
+      diagnose({report_of(Presence::running, {nowhere}), report_of(Presence::running, {call_of(1, "gather", 80, 0)})});
+  EXPECT_TRUE(
+      diagnosis.starts_with("Call 1 is not the same on all ranks: backward on rank 0, gather at train.cpp:10 on rank 1. "))
+      << diagnosis;
 }
 
 TEST(Logbook, IsReadWhileItsProcessIsStoppedAndAfterItsDeath) {
@@ -362,7 +363,7 @@ TEST(RemoteReports, ComeBackAsTheyWereSentAndBrokenOnesGiveFewer) {
   ASSERT_EQ(received.size(), 2u);
   EXPECT_EQ(received[1].first, 3);
   EXPECT_EQ(received[1].second.presence, Presence::stopped);
-  EXPECT_EQ(tell_story({received[0].second}), tell_story({sent[0].second}));
+  EXPECT_EQ(diagnose({received[0].second}), diagnose({sent[0].second}));
   for (size_t length = 0; length < bytes.size(); ++length) EXPECT_LT(unpack(bytes.substr(0, length)).size(), 2u) << length;
 }
 

@@ -190,7 +190,7 @@ void reduce_instead_of_backward() {
   }
 }
 
-/// Between hosts it takes a second or two each time until all have the same story.
+/// Between hosts it takes a second or two each time until all have the same diagnosis.
 void few_calls_differ() {
   for (const auto& difference : differences()) {
     for (const char* name : {"call", "shape"}) {

@@ -57,7 +57,7 @@ std::string as_if_all_had_come(const std::string& text) {
 
 TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
   Scene scene("killed_in_a_barrier", 3);
-  const std::string story =
+  const std::string diagnosis =
       "Rank 2 is dead.\n"
       "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
@@ -65,7 +65,7 @@ TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
   for (int rank : {0, 1}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
-              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 3: " + story);
+              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 3: " + diagnosis);
   }
   EXPECT_EQ(scene.rank(2).wait().exit_code, 128 + SIGKILL);
 }
@@ -94,12 +94,12 @@ TEST(Scenes, ARankThatAnExceptionEndedIsNamedAsFailed) {
 }
 
 /// What a rank of `calls_differ` or its kin was told about each difference, in order.
-std::vector<std::string> stories_of(const std::string& output) {
-  std::vector<std::string> stories;
-  static const std::regex kStory("heard: [^\n]* failed on rank [0-9]+ of [0-9]+: ([^\n]*)\n");
-  for (auto found = std::sregex_iterator(output.begin(), output.end(), kStory); found != std::sregex_iterator(); ++found)
-    stories.push_back((*found)[1]);
-  return stories;
+std::vector<std::string> diagnoses_of(const std::string& output) {
+  std::vector<std::string> diagnoses;
+  static const std::regex kDiagnosis("heard: [^\n]* failed on rank [0-9]+ of [0-9]+: ([^\n]*)\n");
+  for (auto found = std::sregex_iterator(output.begin(), output.end(), kDiagnosis); found != std::sregex_iterator(); ++found)
+    diagnoses.push_back((*found)[1]);
+  return diagnoses;
 }
 
 struct Mismatch {
@@ -129,25 +129,26 @@ const std::vector<Mismatch> kMismatches = {
 /// Every rank of a scene of mismatches must have heard of each, the same on all, and have returned from none.
 void expect_mismatches(Scene& scene, int size, const std::vector<Mismatch>& mismatches) {
   const std::string last = std::to_string(size - 1);
-  std::vector<std::string> first_stories;
+  std::vector<std::string> first_diagnoses;
   for (int rank = 0; rank < size; ++rank) {
     const std::string output = scene.output(rank);
     EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
     EXPECT_EQ(scene.errors(rank).find("has been waiting"), std::string::npos) << "an error needs no warning";
     for (const char* wrong : {"heard nothing", "returned", "heard it late"})
       EXPECT_EQ(output.find(wrong), std::string::npos) << output;
-    const auto stories = stories_of(output);
-    ASSERT_EQ(stories.size(), mismatches.size()) << output << scene.errors(rank);
-    if (rank == 0) first_stories = stories;
-    EXPECT_EQ(stories, first_stories) << "all tell the same";
-    for (size_t i = 0; i < stories.size(); ++i) {
+    const auto diagnoses = diagnoses_of(output);
+    ASSERT_EQ(diagnoses.size(), mismatches.size()) << output << scene.errors(rank);
+    if (rank == 0) first_diagnoses = diagnoses;
+    EXPECT_EQ(diagnoses, first_diagnoses) << "all tell the same";
+    for (size_t i = 0; i < diagnoses.size(); ++i) {
       const std::string other = std::regex_replace(std::string(mismatches[i].other), std::regex("LAST"), last);
-      EXPECT_EQ(stories[i].find("Call 2 is not the same on all ranks: "), 0U) << stories[i];
-      EXPECT_NE(stories[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on rank ")), std::string::npos) << stories[i];
-      EXPECT_NE(stories[i].find(other + " at scenes.cpp:N on rank " + last +
-                                ". All ranks must make the same calls in the same order, with the same shapes and dtypes."),
+      EXPECT_EQ(diagnoses[i].find("Call 2 is not the same on all ranks: "), 0U) << diagnoses[i];
+      EXPECT_NE(diagnoses[i].find(mismatches[i].call + std::string(" at scenes.cpp:N on rank ")), std::string::npos)
+          << diagnoses[i];
+      EXPECT_NE(diagnoses[i].find(other + " at scenes.cpp:N on rank " + last +
+                                  ". All ranks must make the same calls in the same order, with the same shapes and dtypes."),
                 std::string::npos)
-          << stories[i];
+          << diagnoses[i];
     }
   }
 }
@@ -175,7 +176,7 @@ TEST(Scenes, OtherShapesAreAnErrorEveryTime) {
   for (int rank : {0, 1}) {
     const std::string output = scene.output(rank);
     EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
-    EXPECT_EQ(stories_of(output).size(), 20U) << output;
+    EXPECT_EQ(diagnoses_of(output).size(), 20U) << output;
     EXPECT_EQ(output.find("returned"), std::string::npos) << output;
   }
 }
@@ -183,12 +184,12 @@ TEST(Scenes, OtherShapesAreAnErrorEveryTime) {
 TEST(Scenes, AMismatchIsToldWithALineForEachProcess) {
   Scene scene("few_calls_differ", 2);
   const std::string output = scene.output(0), start = "call on rank 0 heard: gather at scenes.cpp:N failed on rank 0 of 2: ";
-  const std::string story =
+  const std::string diagnosis =
       "Call 2 is not the same on all ranks: gather of float32[2] at scenes.cpp:N on rank 0, wait_for_everyone at "
       "scenes.cpp:N on rank 1. All ranks must make the same calls in the same order, with the same shapes and dtypes.\n"
       "  - Rank 0: waiting for T s in gather of float32[2] (call 2) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 2) at scenes.cpp:N\n";
-  EXPECT_EQ(output.find(start + story), 0U) << output;
+  EXPECT_EQ(output.find(start + diagnosis), 0U) << output;
   EXPECT_EQ(output.find("heard it late"), std::string::npos) << output;
 }
 
@@ -198,13 +199,13 @@ TEST(Scenes, AReductionOnOneRankWhereOthersAreInABackwardPassIsAMismatch) {
     for (int rank = 0; rank < size; ++rank) {
       const std::string output = scene.output(rank);
       EXPECT_EQ(scene.rank(rank).wait().exit_code, 0) << output << scene.errors(rank);
-      const auto stories = stories_of(output);
-      ASSERT_EQ(stories.size(), 4U) << output;
-      for (const auto& story : stories) {
-        EXPECT_EQ(story.find("Call 4 is not the same on all ranks: reduce of float32[10] by sum at scenes.cpp:N on rank "
-                             "0, backward"),
+      const auto diagnoses = diagnoses_of(output);
+      ASSERT_EQ(diagnoses.size(), 4U) << output;
+      for (const auto& diagnosis : diagnoses) {
+        EXPECT_EQ(diagnosis.find("Call 4 is not the same on all ranks: reduce of float32[10] by sum at scenes.cpp:N on rank "
+                                 "0, backward"),
                   0U)
-            << story;
+            << diagnosis;
       }
       EXPECT_LT(scene.rank(rank).wait().seconds, 30) << "not at the timeout";
     }
@@ -226,15 +227,15 @@ TEST(Scenes, ARankThatRunsFarAheadIsHeldUpSoThatEveryCallCanBeCompared) {
 
 TEST(Scenes, ACallThatOneRankSkipsIsToldWithWhereItIsInstead) {
   Scene scene("skipped_call", 3, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
-  const std::string story =
+  const std::string diagnosis =
       "Rank 2 has not reached call 2.\n"
       "  - Rank 0: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in gather of float32[2, 2] (call 2) at scenes.cpp:N\n"
       "  - Rank 2: in user code for T s; its last call was wait_for_everyone (call 1) at scenes.cpp:N\n";
-  EXPECT_EQ(scene.output(0), "process 0 heard: gather at scenes.cpp:N failed on rank 0 of 3: " + story);
-  EXPECT_EQ(scene.output(1), "process 1 heard: gather at scenes.cpp:N failed on rank 1 of 3: " + story);
+  EXPECT_EQ(scene.output(0), "process 0 heard: gather at scenes.cpp:N failed on rank 0 of 3: " + diagnosis);
+  EXPECT_EQ(scene.output(1), "process 1 heard: gather at scenes.cpp:N failed on rank 1 of 3: " + diagnosis);
   EXPECT_EQ(scene.errors(0) + scene.errors(1),
-            "accelerate: gather of float32[2, 2] (call 2) at scenes.cpp:N has been waiting for T s. " + story);
+            "accelerate: gather of float32[2, 2] (call 2) at scenes.cpp:N has been waiting for T s. " + diagnosis);
 }
 
 TEST(Scenes, AWarningIsTakenBackWhenTheCallGoesOn) {
@@ -356,7 +357,7 @@ TEST(Scenes, ARankThatWaitsForItsDataIsToldApart) {
 
 TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
   Scene scene("stopped", 3);
-  const std::string story =
+  const std::string diagnosis =
       "Rank 2 is not responding.\n"
       "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
@@ -364,10 +365,10 @@ TEST(Scenes, AStoppedRankIsNotRespondingAndTheOthersEndAtTheTimeout) {
   for (int rank : {0, 1}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
-              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 3: " + story);
+              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 3: " + diagnosis);
   }
   scene.rank(2).signal(SIGCONT);
-  EXPECT_EQ(scene.output(2), "process 2 heard: wait_for_everyone at scenes.cpp:N failed on rank 2 of 3: " + story)
+  EXPECT_EQ(scene.output(2), "process 2 heard: wait_for_everyone at scenes.cpp:N failed on rank 2 of 3: " + diagnosis)
       << "a late rank gets the same report";
 }
 
@@ -495,7 +496,7 @@ TEST(Scenes, AnEarlyEndOnAnotherMachineIsToldAsSuch) {
 
 TEST(Scenes, MachinesTellEachOther) {
   Scene scene("killed_in_a_barrier", 4, {}, 2);
-  const std::string story =
+  const std::string diagnosis =
       "Rank 3 is dead.\n"
       "  - Rank 0: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
       "  - Rank 1: waiting for T s in wait_for_everyone (call 1) at scenes.cpp:N\n"
@@ -504,7 +505,7 @@ TEST(Scenes, MachinesTellEachOther) {
   for (int rank : {0, 1, 2}) {
     const std::string who = std::to_string(rank);
     EXPECT_EQ(as_if_all_had_come(scene.output(rank)),
-              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 4: " + story);
+              "process " + who + " heard: wait_for_everyone at scenes.cpp:N failed on rank " + who + " of 4: " + diagnosis);
   }
 }
 

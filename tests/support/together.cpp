@@ -1,5 +1,7 @@
 #include "support/together.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+
 #include <iostream>
 
 namespace {
@@ -10,6 +12,18 @@ std::unique_ptr<accelerate::Accelerator> shared_accelerator;
 class EndsTheGroup : public ::testing::Environment {
  public:
   void TearDown() override { shared_accelerator.reset(); }
+};
+
+/// Every test draws the same numbers whatever ran before it, threads too; a repetition draws others.
+class SeedsEachTest : public ::testing::EmptyTestEventListener {
+ public:
+  void OnTestIterationStart(const ::testing::UnitTest&, int iteration) override { seed_ = static_cast<uint64_t>(iteration) + 1; }
+  void OnTestStart(const ::testing::TestInfo&) override {
+    at::Generator(at::detail::getDefaultCPUGenerator()).set_current_seed(seed_);
+  }
+
+ private:
+  uint64_t seed_ = 1;
 };
 
 /// On the other processes only what went wrong is of interest, with the process it went wrong on.
@@ -44,9 +58,10 @@ accelerate::Accelerator& Together::accelerator() {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   ::testing::AddGlobalTestEnvironment(new EndsTheGroup);
+  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  listeners.Append(new SeedsEachTest);
   const int rank = accelerate::read_launch_environment().process_index;
   if (rank > 0) {
-    auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly(rank));
   }

@@ -1,4 +1,4 @@
-#include "distributed/hang_story.h"
+#include "distributed/hang_diagnosis.h"
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -111,13 +111,13 @@ std::string name_ranks(const Ranks& ranks) {
 }
 
 template <class Condition>
-void say_of(std::string& story, const std::vector<RankReport>& reports, const char* of_one, const char* of_several,
+void say_of(std::string& diagnosis, const std::vector<RankReport>& reports, const char* of_one, const char* of_several,
             Condition applies) {
   Ranks ranks;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (applies(reports[rank])) ranks.push_back(rank);
   }
-  if (!ranks.empty()) story += name_ranks(ranks) + (ranks.size() == 1 ? of_one : of_several);
+  if (!ranks.empty()) diagnosis += name_ranks(ranks) + (ranks.size() == 1 ? of_one : of_several);
 }
 
 bool is_there(const RankReport& report) {
@@ -147,31 +147,31 @@ std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t nu
 }
 
 std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
-  std::string story;
-  say_of(story, reports, " is dead. ", " are dead. ",
+  std::string diagnosis;
+  say_of(diagnosis, reports, " is dead. ", " are dead. ",
          [](const RankReport& r) { return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none); });
-  say_of(story, reports, " has finished and left the group. ", " have finished and left the group. ",
+  say_of(diagnosis, reports, " has finished and left the group. ", " have finished and left the group. ",
          [](const RankReport& r) { return r.entry && r.entry->ending == Ending::finished; });
-  say_of(story, reports, " has failed. ", " have failed. ",
+  say_of(diagnosis, reports, " has failed. ", " have failed. ",
          [](const RankReport& r) { return r.entry && r.entry->ending == Ending::failed; });
   // With one of them gone, the others are no longer waited for.
-  const bool out = !story.empty();
-  say_of(story, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
+  const bool out = !diagnosis.empty();
+  say_of(diagnosis, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
     return (r.presence == Presence::stopped || r.presence == Presence::silent) && (!r.entry || r.entry->ending == Ending::none);
   });
-  if (mismatch != 0) story += describe_mismatch(reports, mismatch);
-  if (out) return story;
+  if (mismatch != 0) diagnosis += describe_mismatch(reports, mismatch);
+  if (out) return diagnosis;
   int64_t front = 0;
   for (const auto& report : reports) {
     const Call* call = is_there(report) ? waiting_call(*report.entry) : nullptr;
     if (call != nullptr) front = std::max(front, call->number);
   }
   const std::string call = fmt::format(" not reached call {}. ", front);
-  say_of(story, reports, (" has" + call).c_str(), (" have" + call).c_str(),
+  say_of(diagnosis, reports, (" has" + call).c_str(), (" have" + call).c_str(),
          [&](const RankReport& r) { return is_there(r) && !has_reached(r, front); });
-  say_of(story, reports, " could not be reached. ", " could not be reached. ",
+  say_of(diagnosis, reports, " could not be reached. ", " could not be reached. ",
          [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
-  return story.empty() ? "All ranks have reached it. " : story;
+  return diagnosis.empty() ? "All ranks have reached it. " : diagnosis;
 }
 
 }  // namespace
@@ -199,13 +199,13 @@ int64_t mismatched_call(const std::vector<RankReport>& reports) {
   return first;
 }
 
-std::string tell_story(const std::vector<RankReport>& reports, int64_t mismatch) {
-  std::string story = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports));
-  story.back() = '\n';
+std::string diagnose(const std::vector<RankReport>& reports, int64_t mismatch) {
+  std::string diagnosis = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports));
+  diagnosis.back() = '\n';
   for (size_t rank = 0; rank < reports.size(); ++rank)
-    story += fmt::format("  - Rank {}: {}\n", rank, describe_rank(reports[rank]));
-  story.pop_back();
-  return story;
+    diagnosis += fmt::format("  - Rank {}: {}\n", rank, describe_rank(reports[rank]));
+  diagnosis.pop_back();
+  return diagnosis;
 }
 
 std::string gist_of(const std::vector<RankReport>& reports) {

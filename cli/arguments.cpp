@@ -40,7 +40,7 @@ void check_operands(const CommandPage& page, const std::vector<std::string>& ope
 void set_argument(Arguments& arguments, const FlagPage& flag, std::vector<std::string> values) {
   const std::string name = std::string("--") + flag.name;
   for (auto& value : values) {
-    if (value.empty()) throw UsageError(name + " is empty; give it a value: " + flag.value() + ".");
+    if (value.empty()) throw UsageError(name + " is empty; give it a value: " + flag.placeholder() + ".");
     value = flag.choice_of(value);
     check_choice(name, value, flag.choice_list());
   }

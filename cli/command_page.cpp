@@ -57,11 +57,7 @@ std::vector<CommandPage> config_pages() {
        .summary = "write a config file for this machine without asking",
        .description = {"Writes a config file that fits this machine. An existing file is not overwritten."},
        .flags = {config_file_flag(where),
-                 {{.name = "mixed_precision",
-                   .kind = FlagKind::text,
-                   .help = "mixed-precision mode",
-                   .choices = "no fp16 bf16",
-                   .value_name = "PRECISION"},
+                 {{.name = "mixed_precision", .kind = FlagKind::text, .help = "mixed-precision mode", .choices = "no fp16 bf16"},
                   &Arguments::mixed_precision}}},
       {.name = "config update",
        .summary = "update a config file to this version",
@@ -182,22 +178,6 @@ std::string folded(const std::string& text) {
 
 }  // namespace
 
-std::string FlagPage::value() const {
-  if (!takes_value()) return "";
-  if (value_name != nullptr) return value_name;
-  switch (kind) {
-    case FlagKind::integer:
-    case FlagKind::number:
-      return "NUMBER";
-    case FlagKind::file:
-      return "FILE";
-    case FlagKind::folder:
-      return "FOLDER";
-    default:
-      return "VALUE";
-  }
-}
-
 Offer FlagPage::offer() const {
   if (kind == FlagKind::file) return Offer::files;
   if (kind == FlagKind::folder) return Offer::folders;
@@ -233,11 +213,9 @@ std::string help_text(const CommandPage& page) {
   text += (page.operands.empty() ? "" : " " + page.operands) + "\n";
   for (const auto& paragraph : page.description) text += "\n" + folded(paragraph);
   text += "\nflags:\n" + explained("  -h, --help", "show this text");
-  for (const auto& flag : page.flags) {
-    const std::string choices = fmt::format("{}", fmt::join(flag.choice_list(), ", "));
-    text += explained(fmt::format("  --{}{}{}", flag.name, flag.takes_value() ? " " : "", flag.value()),
-                      flag.help + (choices.empty() ? "" : ": " + choices));
-  }
+  for (const auto& flag : page.flags)
+    text += explained(fmt::format("  --{}{}{}", flag.name, flag.takes_value() ? " " : "", flag.placeholder()),
+                      flag.help_with_choices());
   return text;
 }
 

@@ -18,9 +18,7 @@ struct FlagPage : Flag {
   /// The section of the help that it is shown in; empty: that of the command's only section.
   std::string group = {};
 
-  /// The placeholder of its value, such as "FILE"; empty when it takes none.
-  std::string value() const;
-  /// What shell completion offers for that value,
+  /// What shell completion offers for its value,
   Offer offer() const;
   /// and the fixed list of values, if there is one.
   std::vector<std::string> offered() const;

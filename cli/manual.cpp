@@ -45,10 +45,8 @@ std::string head(const std::string& name, const std::string& summary) {
 std::string flag_entry(const FlagPage& flag) {
   std::string text = ".TP\n";
   if (flag.letter != 0) text += bold("-" + std::string(1, flag.letter)) + ", ";
-  text += bold(std::string("--") + flag.name) + (flag.takes_value() ? " " + italic(flag.value()) : "") + "\n" + roff(flag.help);
-  const auto choices = flag.offered();
-  for (size_t i = 0; i < choices.size(); ++i) text += (i == 0 ? ": " : ", ") + bold(choices[i]);
-  return text + "\n";
+  text += bold(std::string("--") + flag.name) + (flag.takes_value() ? " " + italic(flag.placeholder()) : "") + "\n";
+  return text + roff(flag.help_with_choices()) + "\n";
 }
 
 std::string synopsis(const CommandPage& page) {

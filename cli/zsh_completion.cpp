@@ -28,7 +28,7 @@ std::string zsh_action(Offer offer, const std::vector<std::string>& choices) {
 
 std::string zsh_flag(const FlagPage& flag) {
   const std::string explanation = "[" + zsh_quoted(flag.help) + "]";
-  const std::string value = flag.takes_value() ? ":" + flag.value() + ":" + zsh_action(flag.offer(), flag.offered()) : "";
+  const std::string value = flag.takes_value() ? ":" + flag.placeholder() + ":" + zsh_action(flag.offer(), flag.offered()) : "";
   // "*" allows a flag to be repeated: the last occurrence wins.
   std::string text = std::string("    '*--") + flag.name + (value.empty() ? "" : "=") + explanation + value + "'";
   if (flag.letter != 0) text += " \\\n    '*-" + std::string(1, flag.letter) + explanation + value + "'";

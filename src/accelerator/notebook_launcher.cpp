@@ -118,7 +118,7 @@ void run_as_worker(const std::function<void()>& function) {
   const std::string who = failure.rank < 0 ? "The launch" : fmt::format("Rank {}", failure.rank);
   const std::string after = failure.rank < 0 ? "" : fmt::format(" after {:.1f} s", failure.seconds);
   if (failure.signal != 0)
-    throw WorkerError(fmt::format("{} was ended by {}{}.", who, signal_name(failure.signal), after), failure.rank,
+    throw WorkerError(fmt::format("{} was killed by {}{}.", who, signal_name(failure.signal), after), failure.rank,
                       failure.signal);
   if (failure.message.empty())
     throw WorkerError(fmt::format("{} ended with exit code {}{}.", who, failure.exit_code, after), failure.rank);

@@ -50,6 +50,10 @@ struct Flag {
   std::string choice_of(const std::string& word) const;
   /// Whether `word` names one of `choices`.
   bool has_choice(const std::string& word) const;
+  /// What stands for its value in help and on the man page: "FILE", or "{no,fp16}". Empty when it takes none.
+  std::string placeholder() const;
+  /// `help`, and after it the choices that the placeholder has no room for.
+  std::string help_with_choices() const;
 };
 
 /// `name` as rows spell it: with underscores.

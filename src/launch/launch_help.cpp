@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <sstream>
@@ -11,31 +10,6 @@ namespace {
 
 constexpr size_t kHelpColumn = 34;
 constexpr size_t kHelpWidth = 110;
-
-std::string placeholder(const LaunchFlag& flag) {
-  if (flag.choices != nullptr) {
-    const auto choices = flag.choice_list();
-    return choices.size() > 5 ? "NAME" : fmt::format("{{{}}}", fmt::join(choices, ","));
-  }
-  switch (flag.kind) {
-    case FlagKind::on:
-    case FlagKind::off:
-      return "";
-    case FlagKind::integer:
-    case FlagKind::number:
-      return "NUMBER";
-    case FlagKind::file:
-      return "FILE";
-    case FlagKind::folder:
-      return "FOLDER";
-    case FlagKind::truth:
-    case FlagKind::boolean:
-    case FlagKind::bit:
-      return "{true,false}";
-    default:
-      return "TEXT";
-  }
-}
 
 // `text` wrapped at the column of explanations; the first line continues `line` if it fits.
 std::string with_explanation(std::string line, const std::string& text) {
@@ -59,9 +33,7 @@ std::string with_explanation(std::string line, const std::string& text) {
 }
 
 std::string explanation(const LaunchFlag& flag, bool selected) {
-  std::string text = flag.help;
-  if (flag.choices != nullptr && flag.choice_list().size() > 5)
-    text += ": " + fmt::format("{}", fmt::join(flag.choice_list(), ", "));
+  std::string text = flag.help_with_choices();
   const bool told = flag.fallback == nullptr || *flag.fallback == '\0' || !flag.takes_value();
   if (!told) text += fmt::format(" (default: {})", flag.fallback);
   return selected ? text + " (selected)" : text;
@@ -76,7 +48,7 @@ std::string group_help(const FlagGroupInfo& group, const std::vector<std::string
   for (const LaunchFlag& flag : launch_flags()) {
     if (flag.group != group.group) continue;
     std::string line = flag.letter != 0 ? fmt::format("  -{}, --{}", flag.letter, flag.name) : fmt::format("  --{}", flag.name);
-    if (const std::string value = placeholder(flag); !value.empty()) line += " " + value;
+    if (const std::string value = flag.placeholder(); !value.empty()) line += " " + value;
     text += with_explanation(std::move(line), explanation(flag, contains_name(on_the_line, flag.name)));
   }
   return text;

@@ -129,7 +129,7 @@ TEST(NotebookLauncher, AnExceptionReachesTheCallerWithTheRankThatThrewFirst) {
 TEST(NotebookLauncher, ASignalIsNamed) {
   const auto error = error_of([] { debug_launcher([] { std::raise(SIGKILL); }); });
   EXPECT_EQ(error.signal(), SIGKILL);
-  EXPECT_NE(std::string(error.what()).find("was ended by SIGKILL after "), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("was killed by SIGKILL after "), std::string::npos) << error.what();
 }
 
 TEST(NotebookLauncher, AnExitCodeIsNamed) {

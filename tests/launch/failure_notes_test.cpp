@@ -59,10 +59,11 @@ TEST(FailureNotes, TheRankThatFailedByItselfIsBlamedAlsoWhenItEndsLast) {
 
 TEST(FailureNotes, ARankThatFailedByItselfMayTakeLongerThanTheTimeForLastWords) {
   const TemporaryFolder folder;
-  const std::string pid = folder / "pid";
+  const std::string pid = folder / "pid", noted = folder / "noted";
   const auto blamed = who_is_blamed(2,
-                                    "if [ $RANK = 1 ]; then " + leave_note("o") + until_it_has_ended(pid) +
-                                        "sleep 0.3; exit 5; fi; " + kNoteFailure + "echo $$ > " + pid + "; exit 1",
+                                    "if [ $RANK = 1 ]; then " + leave_note("o") + "echo 1 > " + noted + "; " +
+                                        until_it_has_ended(pid) + "sleep 0.3; exit 5; fi; while [ ! -s " + noted +
+                                        " ]; do sleep 0.01; done; " + kNoteFailure + "echo $$ > " + pid + "; exit 1",
                                     50ms);
   EXPECT_EQ(blamed.exit_code, 5) << blamed.errors;
 }

@@ -24,6 +24,7 @@ C10dTransport::C10dTransport(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::
     throw UsageError(
         "The given process group has no backend for CPU tensors, which objects and barriers need: create it with gloo as well.");
   }
+  ring_ = std::make_unique<RingReduceScatter>(*cpu_backend_);
 }
 
 c10d::Backend& C10dTransport::backend_for(at::DeviceType device) const {
@@ -70,6 +71,14 @@ StartedCollective C10dTransport::broadcast(const at::Tensor& tensor, int from) {
   return start(tensor.device().type(), [&](c10d::Backend& backend) { return backend.broadcast(tensors, options); });
 }
 
+StartedCollective C10dTransport::reduce_scatter(at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& operation) {
+  if (input.device().is_cpu()) return ring_->start(output, input, operation.op_);
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = operation;
+  return start(input.device().type(),
+               [&](c10d::Backend& backend) { return backend._reduce_scatter_base(output, input, options); });
+}
+
 StartedCollective C10dTransport::all_to_all(at::Tensor& output, at::Tensor& input) {
   std::vector<int64_t> evenly;
   return start(input.device().type(),
@@ -83,6 +92,7 @@ void C10dTransport::close() noexcept {
   } catch (const std::exception&) {
     // It failed before, or a peer did: there is nothing left to end.
   }
+  ring_.reset();
   device_backend_.reset();
   cpu_backend_.reset();
   group_.reset();

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+
+#include "distributed/ring_reduce_scatter.h"
 #include "distributed/transport.h"
 #include "rendezvous/c10d_compat.h"
 
@@ -18,6 +21,7 @@ class C10dTransport : public Transport {
   StartedCollective all_gather(at::Tensor& output, at::Tensor& input) override;
   StartedCollective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& operation) override;
   StartedCollective broadcast(const at::Tensor& tensor, int from) override;
+  StartedCollective reduce_scatter(at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& operation) override;
   StartedCollective all_to_all(at::Tensor& output, at::Tensor& input) override;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return group_; }
   void close() noexcept override;
@@ -29,6 +33,7 @@ class C10dTransport : public Transport {
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Backend> device_backend_, cpu_backend_;
+  std::unique_ptr<RingReduceScatter> ring_;  // over cpu_backend_
 };
 
 }  // namespace accelerate::detail

@@ -1,5 +1,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/view_as_real.h>
 #include <accelerate/core/error.h>
@@ -173,6 +174,47 @@ at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduc
   return result;
 }
 
+/// Why the first dimension of these tensors cannot be divided among the processes, or nothing.
+std::string indivisible(const ProcessState& state, const Leaves& leaves) {
+  for (const at::Tensor* tensor : leaves.tensors) {
+    if (tensor->dim() == 0 || tensor->size(0) % state.num_processes() != 0) {
+      return describe(*tensor) + ", whose first dimension is not a multiple of the " + std::to_string(state.num_processes()) +
+             " processes (pad it first)";
+    }
+  }
+  return "";
+}
+
+at::Tensor reduce_scatter_one(const ProcessState& state, const at::Tensor& tensor, Reduction reduction, const Leaf& leaf,
+                              std::source_location where) {
+  Communicator& peers = *state.communicator();
+  auto shape = tensor.sizes().vec();
+  shape[0] /= peers.size();
+  const auto dtype = tensor.scalar_type();
+  const bool complex = at::isComplexType(dtype);
+  const Given given{
+      .tensor = &tensor, .how = std::string("by ") + to_string(reduction), .nesting = leaf.nesting, .leaf = leaf.number};
+  at::Tensor result = at::empty(shape, tensor.options().requires_grad(false));
+  if (tensor.numel() == 0) return compare_only(peers, "reduce_scatter", given, where), result;
+  at::Tensor input = complex ? at::view_as_real(plain(tensor)) : plain(tensor).to(*reducible_as(dtype));
+  at::Tensor output = complex ? at::view_as_real(result) : result.to(input.scalar_type());
+  const bool maximum = reduction == Reduction::max || dtype == at::kBool;  // see reduce_one
+  peers.reduce_scatter(output, input, maximum ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM, "reduce_scatter", where, &given);
+  if (!complex) result = output.to(dtype);
+  if (reduction == Reduction::mean) result.div_(peers.size());
+  return result;
+}
+
+at::Tensor all_to_all_one(Communicator& peers, const at::Tensor& tensor, const Leaf& leaf, std::source_location where) {
+  const at::Tensor input = plain(tensor);
+  at::Tensor output = at::empty_like(input);
+  const Given given{.tensor = &input, .nesting = leaf.nesting, .leaf = leaf.number};
+  if (input.numel() == 0) return compare_only(peers, "all_to_all", given, where), output;
+  at::Tensor sent = as_sent(input).view({peers.size(), -1}), received = as_sent(output).view({peers.size(), -1});
+  peers.all_to_all(received, sent, "all_to_all", where, &given);
+  return output;
+}
+
 /// The dimension to pad counted from the front, or nothing when the tensor has no such dimension.
 std::optional<int64_t> dim_of(const at::Tensor& tensor, const PadOptions& options) {
   if (options.dim >= tensor.dim() || options.dim < -tensor.dim()) return std::nullopt;
@@ -260,6 +302,26 @@ void broadcast(const ProcessState& state, const Leaves& leaves, int from_process
   for_each_leaf(leaves, [&](at::Tensor& tensor, const Leaf& leaf) {
     broadcast_one(*state.communicator(), tensor, from_process, leaf, where);
   });
+}
+
+void reduce_scatter(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
+  if (!state.communicator()) return reduce(state, leaves, reduction, where);
+  std::string problem = problem_of(state, leaves, reduction);
+  if (problem.empty()) problem = indivisible(state, leaves);
+  agree(
+      state, "reduce_scatter", [&] { return describe_leaves(leaves) + " by " + to_string(reduction); }, problem, where);
+  for_each_leaf(
+      leaves, [&](at::Tensor& tensor, const Leaf& leaf) { tensor = reduce_scatter_one(state, tensor, reduction, leaf, where); });
+}
+
+void all_to_all(const ProcessState& state, const Leaves& leaves, std::source_location where) {
+  if (!state.communicator()) return;
+  std::string problem = problem_of(leaves);
+  if (problem.empty()) problem = indivisible(state, leaves);
+  agree(
+      state, "all_to_all", [&] { return describe_leaves(leaves); }, problem, where);
+  for_each_leaf(
+      leaves, [&](at::Tensor& tensor, const Leaf& leaf) { tensor = all_to_all_one(*state.communicator(), tensor, leaf, where); });
 }
 
 void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options,

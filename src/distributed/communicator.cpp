@@ -130,7 +130,7 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
 std::vector<uint64_t> Communicator::gather_marks(uint64_t mine) {
   at::Tensor sent = byte_buffer(8 * size()).view(at::kLong), received = byte_buffer(8 * size()).view(at::kLong);
   sent.fill_(static_cast<int64_t>(mine));
-  // Not an all-gather: nothing else in the group is sent in this way, so nothing else can be mistaken for it.
+  // Not an all-gather: only calls that were compared before are sent in this way too, so no other can be mistaken for it.
   failures_->wait(*parts_.transport->all_to_all(received, sent));
   const auto* theirs = received.const_data_ptr<int64_t>();
   return {theirs, theirs + size()};
@@ -214,6 +214,18 @@ void Communicator::all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType oper
                               std::source_location where, const Given* given) {
   run_collective(tensor.device().type(), note_of(call, where, tensor, "", given), given != nullptr,
                  [&] { return transport().all_reduce(tensor, operation); });
+}
+
+void Communicator::reduce_scatter(at::Tensor& output, at::Tensor& input, c10d::ReduceOp::RedOpType operation, const char* call,
+                                  std::source_location where, const Given* given) {
+  run_collective(input.device().type(), note_of(call, where, input, "", given), given != nullptr,
+                 [&] { return transport().reduce_scatter(output, input, operation); });
+}
+
+void Communicator::all_to_all(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
+                              const Given* given) {
+  run_collective(input.device().type(), note_of(call, where, input, "", given), given != nullptr,
+                 [&] { return transport().all_to_all(output, input); });
 }
 
 void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given) {

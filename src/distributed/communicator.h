@@ -84,6 +84,12 @@ class Communicator {
                   const Given* given = nullptr);
   void all_reduce(at::Tensor& tensor, c10d::ReduceOp::RedOpType operation, const char* call, std::source_location where,
                   const Given* given = nullptr);
+  /// Part i of the inputs of all ranks, reduced, in the `output` of rank i.
+  void reduce_scatter(at::Tensor& output, at::Tensor& input, c10d::ReduceOp::RedOpType operation, const char* call,
+                      std::source_location where, const Given* given = nullptr);
+  /// Part i of `input` goes to rank i, and part i of `output` is from there; all parts are equal.
+  void all_to_all(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
+                  const Given* given = nullptr);
   void broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given = nullptr);
   /// Bytes of any length from each rank, in the order of ranks.
   std::vector<std::string> all_gather_bytes(std::string_view bytes, const char* call, std::source_location where);

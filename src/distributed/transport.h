@@ -40,6 +40,8 @@ class Transport {
   virtual StartedCollective all_gather(at::Tensor& output, at::Tensor& input) = 0;
   virtual StartedCollective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& operation) = 0;
   virtual StartedCollective broadcast(const at::Tensor& tensor, int from) = 0;
+  /// Part i of the inputs of all ranks, reduced, in the `output` of rank i. `input` is not changed.
+  virtual StartedCollective reduce_scatter(at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& operation) = 0;
   /// Part i of `input` goes to rank i, and part i of `output` comes from there; all parts are equal. Throws, on all ranks and
   /// with nothing sent, where a backend cannot.
   virtual StartedCollective all_to_all(at::Tensor& output, at::Tensor& input) = 0;

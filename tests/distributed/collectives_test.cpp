@@ -4,6 +4,7 @@
 
 #include "support/error_text.h"
 #include "support/together.h"
+#include "support/written_bytes.h"
 
 namespace {
 
@@ -103,6 +104,67 @@ TEST_F(TogetherCollectives, ReduceAddsAveragesAndTakesTheMaximum) {
   EXPECT_EQ(accelerator().reduce(rows(rank()), Reduction::max)[0][0].item<double>(), world() - 1);
   // The free function averages unless told otherwise, the member adds: as in Python.
   EXPECT_EQ(accelerate::reduce(state(), rows(rank()))[0][0].item<float>(), static_cast<float>(sum / world()));
+}
+
+/// Rows for each process, other ones on each.
+torch::Tensor rows_for_all(int processes, int rank, int64_t rows = 2) {
+  return torch::arange(processes * rows * 3, torch::kFloat).reshape({-1, 3}) * (rank + 1) + 0.1 * rank;
+}
+
+TEST_F(TogetherCollectives, ReduceScatterGivesEachProcessItsPartOfWhatReduceGives) {
+  for (const auto reduction : {Reduction::sum, Reduction::mean, Reduction::max}) {
+    const auto mine = rows_for_all(world(), rank());
+    const auto part = accelerator().reduce_scatter(mine, reduction);
+    const auto whole = accelerator().reduce(mine, reduction);
+    EXPECT_TRUE(torch::allclose(part, whole.narrow(0, 2 * rank(), 2))) << part << whole;
+    EXPECT_TRUE(torch::equal(mine, rows_for_all(world(), rank()))) << "the argument is left alone";
+    if (world() <= 2) {
+      EXPECT_TRUE(torch::equal(part, whole.narrow(0, 2 * rank(), 2))) << "two numbers have one sum";
+    }
+  }
+}
+
+TEST_F(TogetherCollectives, ReduceScatterTakesEveryDtypeThatCanBeAddedNestedEmptyAndNonContiguous) {
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kByte, torch::kChar,
+                           torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kComplexDouble}) {
+    const auto sum = accelerator().reduce_scatter(torch::ones({world(), 3}, torch::kFloat).to(dtype));
+    EXPECT_EQ(sum.scalar_type(), dtype);
+    EXPECT_EQ(sum.sizes(), (std::vector<int64_t>{1, 3}));
+    EXPECT_EQ(torch::real(sum[0][1].to(torch::kComplexDouble)).item<double>(), world()) << c10::toString(dtype);
+  }
+  EXPECT_EQ(accelerator().reduce_scatter(torch::ones({world()}, torch::kBool)).view(torch::kByte).item<int>(), 1);
+  EXPECT_EQ(accelerator().reduce_scatter(torch::empty({0, 4})).sizes(), (std::vector<int64_t>{0, 4}));
+  const auto turned = torch::arange(3 * world(), torch::kFloat).reshape({3, world()}).t();
+  const auto parts = accelerator().reduce_scatter(std::vector{turned, turned.contiguous()});
+  EXPECT_TRUE(torch::equal(parts[0], turned.narrow(0, rank(), 1) * world()));
+  EXPECT_TRUE(torch::equal(parts[1], parts[0]));
+}
+
+TEST_F(TogetherCollectives, AllToAllSendsPartIToProcessI) {
+  const auto part = [](int from, int to) { return torch::full({2, 3}, 10 * from + to, torch::kShort); };
+  std::vector<torch::Tensor> out, in;
+  for (int r = 0; r < world(); ++r) out.push_back(part(rank(), r)), in.push_back(part(r, rank()));
+  EXPECT_TRUE(torch::equal(accelerator().all_to_all(torch::cat(out)), torch::cat(in)));
+  EXPECT_TRUE(torch::equal(accelerator().all_to_all(torch::cat(out).to(torch::kBool)), torch::cat(in).to(torch::kBool)));
+}
+
+TEST_F(TogetherCollectives, WhatCannotBeDividedAmongTheProcessesIsAnErrorThatSaysSo) {
+  if (world() == 1) return;
+  const auto odd = torch::ones({world() + 1, 2});
+  for (const auto& error : {message_of<UsageError>([&] { accelerator().reduce_scatter(odd); }),
+                            message_of<UsageError>([&] { accelerator().all_to_all(odd); }),
+                            message_of<UsageError>([&] { accelerator().reduce_scatter(torch::tensor(1.0)); })})
+    EXPECT_NE(error.find("whose first dimension is not a multiple of the " + std::to_string(world())), std::string::npos)
+        << error;
+}
+
+TEST_F(TogetherCollectives, ReduceScatterSendsNoMoreThanTheOtherProcessesParts) {
+  const auto mine = torch::ones({world() * (1 << 20)});
+  accelerator().reduce_scatter(mine);
+  const int64_t before = written_bytes();
+  accelerator().reduce_scatter(mine);
+  const auto others = static_cast<double>(mine.nbytes()) * (world() - 1) / world();
+  EXPECT_NEAR(static_cast<double>(written_bytes() - before), others, 0.01 * others + 4096);
 }
 
 TEST_F(TogetherCollectives, ReduceTakesEveryDtypeThatCanBeAdded) {

@@ -42,6 +42,10 @@ class LedgerTransport : public accelerate::detail::Transport {
   accelerate::detail::StartedCollective broadcast(const at::Tensor& tensor, int from) override {
     return note("broadcast of " + tensor.device().str() + " from " + std::to_string(from));
   }
+  accelerate::detail::StartedCollective reduce_scatter(at::Tensor& output, at::Tensor& input, const c10d::ReduceOp&) override {
+    output.copy_(input);
+    return note("reduce_scatter of " + input.device().str());
+  }
   accelerate::detail::StartedCollective all_to_all(at::Tensor&, at::Tensor&) override { return note("all_to_all"); }
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return {}; }
   void close() noexcept override { ledger_.calls.push_back("close"); }

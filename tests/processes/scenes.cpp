@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "scene.h"
+#include "support/written_bytes.h"
 
 namespace {
 
@@ -59,6 +60,21 @@ void killed_in_a_barrier() {
   }
   if (accelerator.is_main_process()) std::this_thread::sleep_for(1s);  // so that nobody gets through
   tell(accelerator, [&] { accelerator.wait_for_everyone(); });
+}
+
+/// The last rank dies when it has sent a part of its data.
+void killed_in_a_reduce_scatter() {
+  auto accelerator = patient();
+  const auto data = torch::ones({accelerator.num_processes() * (int64_t{1} << 24)});
+  accelerator.wait_for_everyone();
+  std::thread killer;
+  if (accelerator.is_last_process()) {
+    killer = std::thread([before = accelerate::testing::written_bytes()] {
+      while (accelerate::testing::written_bytes() < before + (1 << 20)) continue;
+      std::raise(SIGKILL);
+    });
+  }
+  tell(accelerator, [&] { accelerator.reduce_scatter(data); });
 }
 
 void returns_early() {
@@ -434,6 +450,7 @@ void fails_once() {
 int main(int, char** argv) {
   folder = argv[2];
   return accelerate::testing::run_scene(argv[1], {{"killed_in_a_barrier", killed_in_a_barrier},
+                                                  {"killed_in_a_reduce_scatter", killed_in_a_reduce_scatter},
                                                   {"returns_early", returns_early},
                                                   {"throws_early", throws_early},
                                                   {"calls_differ", calls_differ},

@@ -70,6 +70,19 @@ TEST(Scenes, ARankKilledInABarrierIsNamedWithTheCallItWasIn) {
   EXPECT_EQ(scene.rank(2).wait().exit_code, 128 + SIGKILL);
 }
 
+TEST(Scenes, ARankKilledInAReduceScatterIsNamedAndNobodyWaitsForItsPart) {
+  Scene scene("killed_in_a_reduce_scatter", 3);
+  for (int rank : {0, 1}) {
+    const std::string heard = scene.output(rank);
+    EXPECT_NE(
+        heard.find("heard: reduce_scatter at scenes.cpp:N failed on rank " + std::to_string(rank) + " of 3: Rank 2 is dead.\n"),
+        std::string::npos)
+        << heard;
+    EXPECT_EQ(scene.rank(rank).wait().exit_code, 0);
+    EXPECT_LT(scene.rank(rank).wait().seconds, 30) << "not when the time-out is over";
+  }
+}
+
 TEST(Scenes, ARankThatReturnsEarlyIsNamedAsFinished) {
   Scene scene("returns_early", 3);
   for (int rank : {0, 1}) {

@@ -42,6 +42,15 @@ class ProcessControl {
     return accelerate::reduce(state_, std::move(data), reduction, where);
   }
   template <class T>
+  T reduce_scatter(T data, Reduction reduction = Reduction::sum,
+                   std::source_location where = std::source_location::current()) const {
+    return accelerate::reduce_scatter(state_, std::move(data), reduction, where);
+  }
+  template <class T>
+  T all_to_all(T data, std::source_location where = std::source_location::current()) const {
+    return accelerate::all_to_all(state_, std::move(data), where);
+  }
+  template <class T>
   T broadcast(T data, int from_process = 0, std::source_location where = std::source_location::current()) const {
     return accelerate::broadcast(state_, std::move(data), from_process, where);
   }

@@ -30,6 +30,8 @@ namespace detail {
 void gather(const ProcessState& state, const Leaves& leaves, std::source_location where);
 void reduce(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where);
 void broadcast(const ProcessState& state, const Leaves& leaves, int from_process, std::source_location where);
+void reduce_scatter(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where);
+void all_to_all(const ProcessState& state, const Leaves& leaves, std::source_location where);
 void pad_across_processes(const ProcessState& state, const Leaves& leaves, const PadOptions& options, std::source_location where);
 std::vector<Value::List> gather_lists(const ProcessState& state, const Value::List& mine, std::source_location where);
 Value::List broadcast_list(const ProcessState& state, const Value::List& mine, int from_process, std::source_location where);
@@ -78,6 +80,25 @@ T broadcast(const ProcessState& state, T data, int from_process = 0,
             std::source_location where = std::source_location::current()) {
   detail::expect_nested<T>();
   detail::broadcast(state, detail::leaves_of(data), from_process, where);
+  return data;
+}
+
+/// The tensors of all processes, joined element by element, of which each process gets an equal part of the first dimension:
+/// process i has part i. Half the traffic of `reduce`. The first dimension must be a multiple of num_processes().
+template <class T>
+T reduce_scatter(const ProcessState& state, T data, Reduction reduction = Reduction::sum,
+                 std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
+  detail::reduce_scatter(state, detail::leaves_of(data), reduction, where);
+  return data;
+}
+
+/// Part i of the first dimension goes to process i; the result holds the part that each process sent here, in the order of
+/// processes. The first dimension must be a multiple of num_processes().
+template <class T>
+T all_to_all(const ProcessState& state, T data, std::source_location where = std::source_location::current()) {
+  detail::expect_nested<T>();
+  detail::all_to_all(state, detail::leaves_of(data), where);
   return data;
 }
 

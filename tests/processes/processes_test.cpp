@@ -203,7 +203,7 @@ TEST(Starting, APeerThatNeverComesIsToldAfterTheTimeout) {
   }
 }
 
-TEST(Starting, AStrangerOnThePortIsNotWaitedForLongerThanTheTimeout) {
+TEST(Starting, AnUnrelatedProcessOnThePortIsNotWaitedForLongerThanTheTimeout) {
   const Occupied occupied;
   const auto result = probe(
       "nobody_comes",

@@ -135,11 +135,11 @@ TEST(UnrelatedProcesses, ARankWithASecretDoesNotJoinAJobWithoutOne) {
   expect_sum(*second, 3);
 }
 
-TEST(UnrelatedProcesses, WhoWritesAClaimIntoTheStoreWithoutTheSecretStopsTheStart) {
+TEST(UnrelatedProcesses, AClaimForgedWithoutTheSecretStopsTheStart) {
   const Meeting meeting;
   const auto first = meeting.start(0, {{"ACCELERATE_RENDEZVOUS_SECRET", kSecret}});
-  const auto stranger = accelerate::testing::run_program({ACCELERATE_PYTHON, ACCELERATE_STRANGER, meeting.port()});
-  EXPECT_EQ(stranger.exit_code, 0) << stranger.errors;
+  const auto forger = accelerate::testing::run_program({ACCELERATE_PYTHON, ACCELERATE_FORGED_CLAIM, meeting.port()});
+  EXPECT_EQ(forger.exit_code, 0) << forger.errors;
   const auto result = first->wait();
   EXPECT_EQ(result.exit_code, 3) << result.output;
   EXPECT_NE(result.output.find("that failed authentication with the shared secret"), std::string::npos) << result.output;

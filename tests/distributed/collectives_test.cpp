@@ -161,10 +161,10 @@ TEST_F(TogetherCollectives, WhatCannotBeDividedAmongTheProcessesIsAnErrorThatSay
 TEST_F(TogetherCollectives, ReduceScatterSendsNoMoreThanTheOtherProcessesParts) {
   const auto mine = torch::ones({world() * (1 << 20)});
   accelerator().reduce_scatter(mine);
-  const int64_t before = written_bytes();
+  const int64_t before = accelerate::testing::written_bytes();
   accelerator().reduce_scatter(mine);
   const auto others = static_cast<double>(mine.nbytes()) * (world() - 1) / world();
-  EXPECT_NEAR(static_cast<double>(written_bytes() - before), others, 0.01 * others + 4096);
+  EXPECT_NEAR(static_cast<double>(accelerate::testing::written_bytes() - before), others, 0.01 * others + 4096);
 }
 
 TEST_F(TogetherCollectives, ReduceTakesEveryDtypeThatCanBeAdded) {

@@ -1,1 +1,1 @@
-// The headers of the target torch_headers, which CMake wants a source for.
+// The headers of the target accelerate_torch_headers, which CMake wants a source for.

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "rendezvous/c10d_compat.h"
+#include "rendezvous/without_signals.h"
 
 namespace accelerate::detail {
 
@@ -101,6 +102,7 @@ class RingReduceScatter::Queue {
   void push(c10::intrusive_ptr<RingWork> work) {
     const std::lock_guard lock(mutex_);
     works_.push_back(std::move(work));
+    const WithoutSignals for_the_thread;
     if (!thread_) thread_.emplace([this] { run(); });
     changed_.notify_one();
   }

@@ -14,10 +14,8 @@ constexpr std::string_view kLocalTypes =
 constexpr std::string_view kSageMakerTypes = "NO DATA_PARALLEL MODEL_PARALLEL";
 
 constexpr std::string_view kNoCompiler = "LibTorch has no torch.compile";
-constexpr std::string_view kNoDeepSpeed = "DeepSpeed is a Python package";
 constexpr std::string_view kNoMegatron = "Megatron-LM is a Python package";
 constexpr std::string_view kNoFp8 = "the fp8 recipes are Python packages (TransformerEngine, torchao, MS-AMP)";
-constexpr std::string_view kNoSharding = "C++ programs do not shard models yet";
 constexpr std::string_view kNoTpu = "LibTorch has no XLA devices";
 constexpr std::string_view kNoSageMaker = "only the Python package launches Amazon SageMaker jobs";
 
@@ -40,9 +38,9 @@ constexpr std::array kLocalKeys = {
     ConfigKey{"main_training_function", text, "\"main\""},
     ConfigKey{"enable_cpu_affinity", flag, "false"},
     ConfigKey{"fp8_config", mapping, "{}", {}, kNoFp8},
-    ConfigKey{"deepspeed_config", mapping, "{}", {}, kNoDeepSpeed},
-    ConfigKey{"fsdp_config", mapping, "{}", {}, kNoSharding},
-    ConfigKey{"parallelism_config", mapping, "{}", {}, kNoSharding},
+    ConfigKey{"deepspeed_config", mapping, "{}"},
+    ConfigKey{"fsdp_config", mapping, "{}"},
+    ConfigKey{"parallelism_config", mapping, "{}"},
     ConfigKey{"megatron_lm_config", mapping, "{}", {}, kNoMegatron},
     ConfigKey{"mpirun_config", mapping, "{}"},
     ConfigKey{"downcast_bf16", flag_or_text, "false", {}, kNoTpu},

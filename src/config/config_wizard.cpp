@@ -103,8 +103,7 @@ class LocalWizard {
   /// DeepSpeed, FSDP or Megatron-LM: at most one of them, where the machine has devices for it.
   void ask_engine() {
     const bool neuron = type() == "MULTI_NEURON";  // none of them runs there
-    if ((is_multi_device() || type() == "NO") && !neuron &&
-        interview_.yes("use_deepspeed", "Do you want to use DeepSpeed (Python scripts only)?")) {
+    if ((is_multi_device() || type() == "NO") && !neuron && interview_.yes("use_deepspeed", "Do you want to use DeepSpeed?")) {
       values_["distributed_type"] = "DEEPSPEED";
       values_["deepspeed_config"] = ask_deepspeed(interview_, num_machines_);
     }

@@ -35,10 +35,14 @@ constexpr std::array kChoices = {Choice{"--cpu", &LaunchSettings::cpu}, Choice{"
                                  Choice{"--tpu", &LaunchSettings::tpu}, Choice{"--use_deepspeed", &LaunchSettings::use_deepspeed},
                                  Choice{"--use_fsdp", &LaunchSettings::use_fsdp}};
 
+bool is_sharded(const LaunchSettings& settings) { return settings.use_deepspeed || settings.use_fsdp; }
+
 void check_together(const LaunchSettings& given) {
   std::vector<std::string> chosen;
   for (const Choice& choice : kChoices) {
-    if (given.*choice.member) chosen.emplace_back(choice.flag);
+    // C++ programs shard models on the CPU too.
+    const bool fits = choice.member == &LaunchSettings::cpu && is_sharded(given) && !is_python(given);
+    if (given.*choice.member && !fits) chosen.emplace_back(choice.flag);
   }
   if (chosen.size() > 1) {
     throw UsageError(fmt::format("{} cannot be used together: choose one of them.", fmt::join(chosen, " and ")));
@@ -70,8 +74,12 @@ void check_rendezvous(const LaunchSettings& given) {
 }
 
 Launcher launcher_for(const LaunchSettings& merged, const Json* config, const MachineFacts& machine) {
-  if (merged.cpu) return Launcher::simple;
-  if (merged.use_deepspeed) return Launcher::deepspeed;
+  const bool native = !is_python(merged);
+  if (merged.cpu || (native && merged.use_cpu && is_sharded(merged))) return Launcher::simple;
+  // C++ programs read DeepSpeed's settings and need no launcher of its own, unless one is named.
+  if (merged.use_deepspeed) {
+    return native && !merged.deepspeed_multinode_launcher ? Launcher::multi_gpu : Launcher::deepspeed;
+  }
   if (merged.use_fsdp || merged.use_megatron_lm || merged.multi_gpu) return Launcher::multi_gpu;
   if (merged.tpu) return Launcher::tpu;
   // Without a config file, several processes on a machine with several GPUs mean multi-GPU.
@@ -143,15 +151,14 @@ std::string python_path(const Environment& environment, const std::string& folde
 Variables variables_for(const LaunchSettings& merged, Launcher launcher, const Environment& environment,
                         const MachineFacts& machine) {
   Variables variables;
-  if (launcher == Launcher::deepspeed) {
-    variables = deepspeed_variables(merged);
-    variables["PYTHONPATH"] = python_path(environment, machine.current_folder);
-  }
+  const bool native = !is_python(merged);
+  if (launcher == Launcher::deepspeed || (native && merged.use_deepspeed)) variables = deepspeed_variables(merged);
+  if (launcher == Launcher::deepspeed) variables["PYTHONPATH"] = python_path(environment, machine.current_folder);
   variables.merge(dynamo_variables(merged));
   if (launcher == Launcher::simple && !merged.cpu && !merged.use_cpu) variables["ACCELERATE_USE_CPU"] = "False";
-  if (launcher == Launcher::multi_gpu && merged.use_fsdp) variables.merge(fsdp_variables(merged));
+  if ((launcher == Launcher::multi_gpu || native) && merged.use_fsdp) variables.merge(fsdp_variables(merged));
   if (launcher == Launcher::multi_gpu && merged.use_megatron_lm) variables.merge(megatron_variables(merged));
-  if (launcher != Launcher::simple && merged.use_parallelism_config) variables.merge(parallelism_variables(merged));
+  if ((launcher != Launcher::simple || native) && merged.use_parallelism_config) variables.merge(parallelism_variables(merged));
   if (merged.mixed_precision == "fp8") {
     if (!machine.has_fp8()) {
       throw UsageError(
@@ -182,10 +189,14 @@ PythonSettings python_settings(const LaunchSettings& merged, Launcher launcher) 
   const auto refuse = [&](const char* what, const char* key) { found.refused.push_back(text(what, key)); };
   const std::string backend = merged.dynamo_backend.value_or("no");
   if (backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
-  if (launcher == Launcher::deepspeed) refuse("use_deepspeed", "deepspeed_config");
-  if (launcher == Launcher::multi_gpu && merged.use_fsdp) refuse("use_fsdp", "fsdp_config");
   if (launcher == Launcher::multi_gpu && merged.use_megatron_lm) refuse("use_megatron_lm", "megatron_lm_config");
-  if (launcher != Launcher::simple && merged.use_parallelism_config) refuse("use_parallelism_config", "parallelism_config");
+  if (launcher != Launcher::deepspeed) {
+    for (const auto member : {&LaunchSettings::deepspeed_hostfile, &LaunchSettings::deepspeed_exclusion_filter,
+                              &LaunchSettings::deepspeed_inclusion_filter}) {
+      if (merged.use_deepspeed && merged.*member)
+        found.idle.push_back(fmt::format("{} (only DeepSpeed's own launcher reads it)", key_of(member)));
+    }
+  }
   if (merged.mixed_precision == "fp8") refuse("mixed_precision fp8", "fp8_config");
   if (launcher == Launcher::tpu) add("tpu", "tpu_name");
   return found;
@@ -224,6 +235,14 @@ void add_notes(LaunchPlan& plan, const LaunchArguments& arguments, Launcher laun
     plan.notes.push_back(
         fmt::format("{} GPUs were found: starting one process per GPU; use --num_processes to change it.", machine.gpus));
   }
+}
+
+/// Python prefetches nothing in the forward pass unless it is told to. C++ programs prefetch, so they hear only what was given.
+void leave_out_python_defaults(LaunchArguments& merged, const Json* config) {
+  const LaunchFlag* flag = find_launch_flag("fsdp_forward_prefetch");
+  const Json section = config != nullptr ? config->value("fsdp_config", Json()) : Json();
+  const bool in_file = section.is_object() && (section.contains(flag->key()) || section.contains("forward_prefetch"));
+  if (!in_file && !merged.given.contains(flag->key())) merged.settings.passed_on.erase(flag);
 }
 
 /// Turns a plan into one whose only process is `argv`, with `variables` and no rank.
@@ -357,7 +376,8 @@ LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* 
   if (arguments.settings.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
   check_together(arguments.settings);
   check_rendezvous(arguments.settings);
-  const LaunchArguments merged = with_processes_per_node(arguments, config, machine);
+  LaunchArguments merged = with_processes_per_node(arguments, config, machine);
+  if (!is_python(merged.settings)) leave_out_python_defaults(merged, config);
   const Launcher launcher = launcher_for(merged.settings, config, machine);
   check_gpus(merged, machine);
   LaunchPlan plan =

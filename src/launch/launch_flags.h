@@ -60,7 +60,8 @@ struct FlagGroupInfo {
   const char* shown_with = nullptr;
   /// The section of a config file whose keys set its flags, if any.
   const char* section = nullptr;
-  /// Its flags have no effect on C++ programs, or are aliases: only `--help-all` shows them.
+  /// Its flags have no effect on C++ programs, are aliases, or are many: `--help` shows them only beside a flag that selects
+  /// them.
   bool only_in_help_all = false;
   /// The prefix of its environment variables.
   const char* variable_prefix = "";

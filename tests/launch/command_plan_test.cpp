@@ -125,6 +125,66 @@ TEST(LaunchConfig, AParadigmOnTheCommandLinePutsThatOfTheFileAside) {
   EXPECT_EQ(value_of(planned({"--cpu", "p.py"}, file), "ACCELERATE_USE_FSDP"), "(none)");
 }
 
+TEST(LaunchSharding, CppProgramsHearOfFsdpOnTheCpuToo) {
+  const LaunchPlan plan =
+      planned({"--cpu", "--num_processes", "2", "--use_fsdp", "--fsdp_sharding_strategy", "SHARD_GRAD_OP", "./p"});
+  EXPECT_EQ(plan.workers.size(), 2u);
+  EXPECT_EQ(value_of(plan, "ACCELERATE_USE_FSDP"), "true");
+  EXPECT_EQ(value_of(plan, "FSDP_SHARDING_STRATEGY"), "SHARD_GRAD_OP");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_USE_CPU"), "True");
+  EXPECT_EQ(value_of(plan, "WORLD_SIZE"), "2");
+  EXPECT_EQ(notes_of(plan).find("C++ programs"), std::string::npos) << notes_of(plan);
+  EXPECT_NE(refused({"--cpu", "--use_fsdp", "p.py"}).find("--cpu and --use_fsdp"), std::string::npos)
+      << "Python ignores it there";
+  EXPECT_NE(refused({"--cpu", "--use_fsdp", "--use_deepspeed", "./p"}).find("--use_deepspeed and --use_fsdp"), std::string::npos);
+}
+
+TEST(LaunchSharding, ConfigFilesOfFsdpWorkForCppPrograms) {
+  const std::string file =
+      "distributed_type: FSDP\nnum_processes: 4\nuse_cpu: true\nfsdp_config:\n  fsdp_version: 2\n  fsdp_offload_params: true\n"
+      "parallelism_config:\n  parallelism_config_dp_replicate_size: 2\n  parallelism_config_dp_shard_size: 2\n";
+  const LaunchPlan plan = planned({"./p"}, file);
+  EXPECT_EQ(plan.workers.size(), 4u);
+  EXPECT_EQ(value_of(plan, "ACCELERATE_USE_CPU"), "True");
+  EXPECT_EQ(value_of(plan, "FSDP_VERSION"), "2");
+  EXPECT_EQ(value_of(plan, "FSDP_OFFLOAD_PARAMS"), "true");
+  EXPECT_EQ(value_of(plan, "PARALLELISM_CONFIG_DP_SHARD_SIZE"), "2");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_USE_PARALLELISM_CONFIG"), "true");
+  EXPECT_EQ(value_of(planned({"--cpu", "./p"}, file), "ACCELERATE_USE_FSDP"), "true");
+  EXPECT_EQ(value_of(planned({"./p"}, file, machine_with(4)), "ACCELERATE_USE_FSDP"), "true");
+}
+
+TEST(LaunchSharding, CppProgramsPrefetchUnlessSomebodySaysNo) {
+  const Words line = {"--cpu", "--num_processes", "2", "--use_fsdp"};
+  const auto with = [&](Words more, const std::string& file = {}) {
+    more.insert(more.begin(), line.begin(), line.end());
+    return value_of(planned(more, file), "FSDP_FORWARD_PREFETCH");
+  };
+  EXPECT_EQ(with({"./p"}), "(none)");
+  EXPECT_EQ(with({"--fsdp_forward_prefetch", "false", "./p"}), "false");
+  EXPECT_EQ(with({"./p"}, "distributed_type: FSDP\nnum_processes: 2\nfsdp_config:\n  fsdp_forward_prefetch: false\n"), "false");
+  EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "2", "p.py"}), "FSDP_FORWARD_PREFETCH"), "false");
+}
+
+TEST(LaunchSharding, CppProgramsHearOfDeepSpeedAndNeedNoLauncherOfItsOwn) {
+  const std::string file =
+      "distributed_type: DEEPSPEED\nnum_processes: 4\nnum_machines: 2\nmain_process_ip: a\ndeepspeed_config:\n  zero_stage: 3\n  "
+      "deepspeed_hostfile: hosts\n";
+  const LaunchPlan plan = planned({"./p"}, file);
+  ASSERT_EQ(plan.workers.size(), 2u);
+  EXPECT_EQ(plan.workers.front().argv, (Words{"./p"}));
+  EXPECT_EQ(value_of(plan, "ACCELERATE_USE_DEEPSPEED"), "true");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_DEEPSPEED_ZERO_STAGE"), "3");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_CONFIG_DS_FIELDS"), "deepspeed_hostfile,zero_stage");
+  EXPECT_EQ(value_of(plan, "WORLD_SIZE"), "4");
+  EXPECT_EQ(value_of(plan, "PYTHONPATH"), "(none)");
+  EXPECT_NE(notes_of(plan).find("deepspeed_hostfile (only DeepSpeed's own launcher reads it)"), std::string::npos);
+  EXPECT_EQ(planned({"p.py"}, file).workers.front().argv.front(), "deepspeed");
+  const LaunchPlan on_cpu = planned({"--cpu", "--num_processes", "2", "--use_deepspeed", "--zero_stage", "1", "./p"});
+  EXPECT_EQ(value_of(on_cpu, "ACCELERATE_DEEPSPEED_ZERO_STAGE"), "1");
+  EXPECT_EQ(value_of(on_cpu, "ACCELERATE_USE_CPU"), "True");
+}
+
 TEST(LaunchConfig, ALoneProcessUnderFsdpIsToldItsPlace) {
   EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "WORLD_SIZE"), "1");
   EXPECT_EQ(value_of(planned({"--use_fsdp", "--num_processes", "1", "p.py"}), "ACCELERATE_USE_CPU"), "(none)");

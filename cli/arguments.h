@@ -16,6 +16,9 @@ struct Arguments {
   std::optional<std::string> config_file = {};
   std::optional<std::string> mixed_precision = {};
   bool json = false;
+  bool overwrite = false;
+  std::optional<std::string> output_file = {};
+  std::optional<std::string> shard = {};
   bool unsafe_serialization = false;
   bool remove_checkpoint_dir = false;
   /// Empty: none was given.

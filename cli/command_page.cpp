@@ -134,6 +134,18 @@ CommandPage merge_weights_page() {
           .offer = Offer::files};
 }
 
+CommandPage to_fsdp2_page() {
+  return {.name = "to-fsdp2",
+          .summary = "convert a config file from version 1 of FSDP to version 2",
+          .description = {"Converts the fsdp_config of a config file: fsdp_sharding_strategy becomes fsdp_reshard_after_forward, "
+                          "keys that version 2 does not have are left out and named, and fsdp_version is set to 2. The result is "
+                          "YAML. A file that is for version 2 already is written as it is."},
+          .flags = {config_file_flag("config file to convert (required)"),
+                    {{"output_file", FlagKind::file, "file to write (default with --overwrite: the config file itself)"},
+                     &Arguments::output_file},
+                    {{"overwrite", FlagKind::on, "write the file even if it exists"}, &Arguments::overwrite}}};
+}
+
 CommandPage completion_page() {
   return {.name = "completion",
           .summary = "print a shell completion script",
@@ -197,6 +209,7 @@ std::vector<CommandPage> command_pages() {
   pages.push_back(inspect_page());
   pages.push_back(merge_weights_page());
   pages.push_back(estimate_memory_page());
+  pages.push_back(to_fsdp2_page());
   pages.push_back(completion_page());
   return pages;
 }

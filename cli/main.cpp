@@ -29,6 +29,7 @@ constexpr std::array kSubcommands = {
     Subcommand{"inspect", run_inspect_command},
     Subcommand{"merge-weights", run_merge_command},
     Subcommand{"estimate-memory", run_estimate_command},
+    Subcommand{"to-fsdp2", run_to_fsdp2_command},
     Subcommand{"completion", run_completion_command},
     Subcommand{"manual", run_manual_command},
 };

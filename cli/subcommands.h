@@ -28,6 +28,9 @@ int run_merge_command(std::vector<std::string> arguments);
 /// `accelerate estimate-memory`: estimates how much memory a model needs.
 int run_estimate_command(std::vector<std::string> arguments);
 
+/// `accelerate to-fsdp2`: converts a config file from version 1 of FSDP to version 2.
+int run_to_fsdp2_command(std::vector<std::string> arguments);
+
 /// `accelerate test`: launches the test program with the current configuration.
 int run_test_command(std::vector<std::string> arguments);
 

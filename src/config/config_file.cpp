@@ -82,9 +82,7 @@ void check_may_write(const std::filesystem::path& target) {
   }
 }
 
-}  // namespace
-
-Config parse_config(std::string_view text, const std::string& path) {
+void check_text(std::string_view text, const std::string& path) {
   if (text.size() > kLargestConfig) {
     throw ConfigError(fmt::format("{}: a configuration file must not be larger than {} KiB.", path, kLargestConfig >> 10));
   }
@@ -93,20 +91,34 @@ Config parse_config(std::string_view text, const std::string& path) {
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}. Save the file as UTF-8.", path, error.what()));
   }
+}
+
+}  // namespace
+
+Config parse_config(std::string_view text, const std::string& path) {
+  check_text(text, path);
   auto document = is_json_name(path) ? read_json_document(text, path) : read_yaml_document(text, path);
   return {path, complete_values(std::move(document), path)};
 }
 
-Config read_config(const std::string& path) {
+std::string read_config_text(const std::string& path) {
   check_is_file(path);
   try {
     const InputFile file(path);
     std::string text(std::min(file.size(), kLargestConfig + 1), '\0');
     file.read(text.data(), text.size(), 0);
-    return parse_config(text, path);
+    return text;
   } catch (const CheckpointError& error) {
     throw ConfigError(error.what());
   }
+}
+
+Config read_config(const std::string& path) { return parse_config(read_config_text(path), path); }
+
+nlohmann::json read_config_values(const std::string& path) {
+  const std::string text = read_config_text(path);
+  check_text(text, path);
+  return read_yaml_document(text, path).values;
 }
 
 Config make_config(const nlohmann::json& values, const std::string& path) {

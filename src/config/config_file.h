@@ -26,6 +26,12 @@ Config parse_config(std::string_view text, const std::string& path);
 /// The same for a file. ConfigError when it does not exist, is not a regular file, or cannot be read.
 Config read_config(const std::string& path);
 
+/// The bytes of a file, up to one more than a configuration may have. ConfigError as for `read_config`.
+std::string read_config_text(const std::string& path);
+
+/// The keys and values of a file as they are written, without defaults and schema. JSON is YAML too.
+nlohmann::json read_config_values(const std::string& path);
+
 /// A configuration made of `values` and the defaults of its schema. ConfigError when `values` does not fit the schema.
 Config make_config(const nlohmann::json& values, const std::string& path);
 

@@ -48,7 +48,7 @@ const Words kFiles = {"data", "mine.yaml", "train", "with space"};
 TEST(BashCompletion, OffersCommands) {
   const Bash bash;
   EXPECT_EQ(bash.offers({"accelerate", ""}),
-            (Words{"completion", "config", "env", "estimate-memory", "inspect", "launch", "merge-weights", "test"}));
+            (Words{"completion", "config", "env", "estimate-memory", "inspect", "launch", "merge-weights", "test", "to-fsdp2"}));
   EXPECT_EQ(bash.offers({"accelerate", "l"}), (Words{"launch"}));
   EXPECT_EQ(bash.offers({"accelerate", "--"}), (Words{"--help", "--version"}));
   EXPECT_EQ(bash.offers({"accelerate", "config", ""}), (Words{"default", "update"}));

@@ -1,6 +1,8 @@
 """The other side of the round trips of configuration files, run with the real Python package.
 
 config_peer.py write FOLDER SEED COUNT   writes random configurations, and index.json with what each holds
+config_peer.py fsdp1 FOLDER SEED COUNT   writes random configurations of FSDP1, and beside each, in .2.yaml, what to-fsdp2 makes of it
+config_peer.py fsdp2 IN OUT ...          converts files with the real to-fsdp2
 config_peer.py check FOLDER              loads every file that index.json names, and prints those that hold something else
 """
 
@@ -9,6 +11,7 @@ import os
 import random
 import sys
 
+import yaml
 from accelerate.commands.config.config_args import ClusterConfig, SageMakerConfig, load_config_from_file
 
 WORDS = ["yes", "no", "on", "Off", "true", "null", "~", "", " ", "1", "-1", "0x1f", "017", "0o17", "1_000", "1e8", "1.5e+3", ".5", ".inf",
@@ -81,6 +84,31 @@ def write(folder, seed, count):
         json.dump(index, file)
 
 
+def fsdp2(before, after):
+    from accelerate.commands.to_fsdp2 import to_fsdp2_command, to_fsdp2_command_parser
+
+    to_fsdp2_command(to_fsdp2_command_parser().parse_args(["--config_file", before, "--output_file", after]))
+
+
+def fsdp1(folder, seed, count):
+    maker = Maker(seed)
+    strategies = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "full_shard", 1]
+    keys = ["auto_wrap_policy", "backward_prefetch", "forward_prefetch", "cpu_ram_efficient_loading", "offload_params", "state_dict_type",
+            "sync_module_states", "transformer_layer_cls_to_wrap", "min_num_params", "use_orig_params", "activation_checkpointing", "mine"]
+    for number in range(count):
+        section = {"fsdp_" + key: maker.scalar() for key in maker.random.sample(keys, maker.random.randrange(len(keys)))}
+        for key in ("fsdp_reshard_after_forward", "fsdp_sharding_strategy"):
+            if maker.random.random() < 0.6:
+                section[key] = maker.random.choice(strategies)
+        if maker.random.random() < 0.5:
+            section["fsdp_version"] = maker.random.choice([1, 1, 2, "2", 2.0])
+        config = {"distributed_type": "FSDP", "num_processes": 2, "unknown": maker.value(2), "fsdp_config": section}
+        before, after = os.path.join(folder, f"{number}.yaml"), os.path.join(folder, f"{number}.2.yaml")
+        with open(before, "w") as file:
+            yaml.safe_dump(config, file)
+        fsdp2(before, after)
+
+
 def check(folder):
     with open(os.path.join(folder, "index.json")) as file:
         index = json.load(file)
@@ -94,4 +122,5 @@ def check(folder):
 
 
 if __name__ == "__main__":
-    {"write": lambda: write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])), "check": lambda: check(sys.argv[2])}[sys.argv[1]]()
+    {"write": lambda: write(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])), "fsdp1": lambda: fsdp1(sys.argv[2], int(sys.argv[3]), int(sys.argv[4])),
+     "fsdp2": lambda: [fsdp2(*pair) for pair in zip(sys.argv[2::2], sys.argv[3::2])], "check": lambda: check(sys.argv[2])}[sys.argv[1]]()

@@ -61,6 +61,36 @@ TEST_F(ConfigPeer, FilesOfPythonAreReadAndWrittenBackByteByByteAndPythonReadsOur
   EXPECT_EQ(checked.output, "");
 }
 
+void expect_same_conversion(const std::string& name, const std::string& before, const std::string& after) {
+  TemporaryFolder folder;
+  const auto result = run_program({ACCELERATE_CLI, "to-fsdp2", "--config_file", before, "--output_file", folder / "ours.yaml"});
+  EXPECT_EQ(result.exit_code, 0) << name << ": " << result.errors;
+  EXPECT_EQ(file_content(folder / "ours.yaml"), file_content(after)) << name << "\n" << file_content(before);
+}
+
+TEST(ConfigCommandPeer, ToFsdp2WritesTheBytesOfPythonsCommand) {
+  TemporaryFolder folder;
+  constexpr int kCases = 60;
+  const auto written = run_peer({"fsdp1", folder.name(), "11", std::to_string(kCases)});
+  ASSERT_EQ(written.exit_code, 0) << written.errors;
+  for (int i = 0; i < kCases; ++i) {
+    const std::string number = std::to_string(i);
+    expect_same_conversion(number, folder / (number + ".yaml"), folder / (number + ".2.yaml"));
+  }
+}
+
+TEST(ConfigCommandPeer, ToFsdp2ConvertsTheGoldenFilesAsPythonDoes) {
+  TemporaryFolder folder;
+  std::vector<std::string> names = {"written_fsdp.yaml", "written_fsdp.json", "written_fsdp_parallelism.yaml",
+                                    "written_cpu.yaml"};
+  std::vector<std::string> arguments = {"fsdp2"};
+  for (const auto& name : names)
+    arguments.insert(arguments.end(), {std::string(ACCELERATE_TEST_GOLDEN) + "/config_yaml/" + name, folder / name});
+  const auto written = run_peer(arguments);
+  ASSERT_EQ(written.exit_code, 0) << written.errors;
+  for (size_t i = 0; i < names.size(); ++i) expect_same_conversion(names[i], arguments[2 * i + 1], arguments[2 * i + 2]);
+}
+
 TEST(ConfigCommandPeer, FilesThatTheCommandsWriteAreReadByPython) {
   TemporaryFolder folder;
   json index;

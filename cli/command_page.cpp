@@ -113,8 +113,16 @@ CommandPage estimate_memory_page() {
               {"Estimates how much memory a model needs for loading and training: its largest layer, all of its weights, and "
                "training with Adam. Reads only the headers of its files. MODEL is a folder, a weights file, an index of shards, "
                "a config.json next to them, or the name of a model that was downloaded from the hub.",
-               "A layer is a module without submodules, or one block of a numbered list."},
-          .flags = {dtypes_flag(), json_flag()},
+               "A layer is a module without submodules, or one block of a numbered list.",
+               "With --shard N also what each of N ranks needs to train it with Adam, for each sharding strategy, in float32 and "
+               "in bf16 mixed precision; activations come on top."},
+          .flags = {dtypes_flag(),
+                    {{.name = "shard",
+                      .kind = FlagKind::integer,
+                      .help = "also estimate training sharded over N ranks (FSDP, ZeRO)",
+                      .value_name = "N"},
+                     &Arguments::shard},
+                    json_flag()},
           .operands = "MODEL",
           .offer = Offer::files};
 }

@@ -107,6 +107,31 @@ std::string memory_text(double bytes, bool divided) {
   return number + " " + std::string(kUnits[unit]);
 }
 
+constexpr std::string_view kOffloaded = "full_shard + CPU offload";
+
+/// What is whole beside the shards. `compute` is the size of a number of the forward pass, in float32s.
+double whole_units(std::string_view strategy, const WeightSizes& sizes, double compute) {
+  // One unit is in use and one is prefetched; gradients of one are computed while those of another are reduced.
+  const double two_units = 2 * compute * sizes.largest_layer;
+  if (strategy == "no_shard") return compute < 1 ? compute * sizes.total : 0;  // autocast's copies
+  if (strategy == "shard_grad_op") return compute * sizes.total + two_units;
+  return two_units + two_units;
+}
+
+ShardEstimate estimate_strategy(const WeightSizes& sizes, int ranks, std::string_view strategy, bool bf16) {
+  const double held = strategy == "no_shard" ? sizes.total : sizes.total / ranks;
+  ShardEstimate estimate{.strategy = std::string(strategy),
+                         .precision = bf16 ? "bf16" : "float32",
+                         .weights = held,
+                         .gradients = held,
+                         .optimizer = 2 * held,
+                         .units = whole_units(strategy, sizes, bf16 ? 0.5 : 1)};
+  const double shards = estimate.weights + estimate.gradients + estimate.optimizer;
+  estimate.host = strategy == kOffloaded ? shards : 0;
+  estimate.peak = estimate.units + shards - estimate.host;
+  return estimate;
+}
+
 }  // namespace
 
 WeightSizes read_weight_sizes(const fs::path& path) {
@@ -156,6 +181,29 @@ std::string estimates_table(const std::string& model, const std::vector<MemoryEs
   }
   return box_table("Memory Usage for loading `" + model + "`", {"dtype", "Largest Layer", "Total Size", "Training using Adam"},
                    rows);
+}
+
+std::vector<ShardEstimate> estimate_sharding(const WeightSizes& sizes, int ranks) {
+  std::vector<ShardEstimate> estimates;
+  for (const bool bf16 : {false, true}) {
+    for (const std::string_view strategy :
+         {std::string_view("no_shard"), std::string_view("shard_grad_op"), std::string_view("full_shard"), kOffloaded}) {
+      estimates.push_back(estimate_strategy(sizes, ranks, strategy, bf16));
+    }
+  }
+  return estimates;
+}
+
+std::string sharding_table(const std::string& model, int ranks, const std::vector<ShardEstimate>& estimates) {
+  std::vector<std::vector<std::string>> rows;
+  const auto text = [](double bytes) { return memory_text(bytes, /*divided=*/false); };
+  for (const auto& estimate : estimates) {
+    rows.push_back({estimate.precision, estimate.strategy, text(estimate.weights), text(estimate.gradients),
+                    text(estimate.optimizer), text(estimate.units), text(estimate.peak), text(estimate.host)});
+  }
+  return box_table(
+      accelerate::format("Memory per rank for training `{}` with Adam on {} rank{}", model, ranks, ranks == 1 ? "" : "s"),
+      {"Precision", "Strategy", "Weights", "Gradients", "Optimizer", "Whole Units", "Peak on Device", "Host"}, rows);
 }
 
 }  // namespace accelerate::detail

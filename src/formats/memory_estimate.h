@@ -45,4 +45,23 @@ MemoryEstimate estimate_memory(const WeightSizes& sizes, std::string_view dtype)
 /// The table that Python prints, without a newline at its end.
 std::string estimates_table(const std::string& model, const std::vector<MemoryEstimate>& estimates);
 
+/// What a rank needs to train a model with Adam, in bytes, activations left out. Shards of weights and gradients and optimizer
+/// state are float32, in host memory with CPU offload.
+struct ShardEstimate {
+  std::string strategy;
+  /// "float32", or "bf16": float32 shards, computing in bfloat16.
+  std::string precision;
+  double weights = 0, gradients = 0, optimizer = 0;
+  /// What is whole for a while, in the dtype of the forward pass: weights and gradients of units.
+  double units = 0;
+  /// The most that is held at once, on the device and in host memory.
+  double peak = 0, host = 0;
+};
+
+/// Estimates for all strategies and precisions on `ranks` ranks. A unit is the largest layer; one more is prefetched.
+std::vector<ShardEstimate> estimate_sharding(const WeightSizes& sizes, int ranks);
+
+/// They as a table.
+std::string sharding_table(const std::string& model, int ranks, const std::vector<ShardEstimate>& estimates);
+
 }  // namespace accelerate::detail

@@ -117,6 +117,57 @@ TEST(MemoryEstimate, ATiedWeightOfATorchFileCountsOnce) {
   EXPECT_EQ(sizes.total, 48);
 }
 
+ShardEstimate estimate_of(const std::vector<ShardEstimate>& estimates, const std::string& precision,
+                          const std::string& strategy) {
+  for (const auto& estimate : estimates) {
+    if (estimate.precision == precision && estimate.strategy == strategy) return estimate;
+  }
+  ADD_FAILURE() << "there is no estimate for " << precision << " and " << strategy;
+  return {};
+}
+
+TEST(ShardEstimate, StateIsDividedByTheRanksAndUnitsAreWhole) {
+  const WeightSizes sizes{.tensors = 9, .total = 4096, .largest_layer = 256, .largest_names = {}};
+  const auto four = estimate_sharding(sizes, 4);
+  EXPECT_EQ(four.size(), 8u);
+  const auto full = estimate_of(four, "float32", "full_shard");
+  EXPECT_EQ(full.weights, 1024);
+  EXPECT_EQ(full.gradients, 1024);
+  EXPECT_EQ(full.optimizer, 2048);
+  EXPECT_EQ(full.units, 4 * 256) << "weights and gradients of two units";
+  EXPECT_EQ(full.peak, 4096 + 1024);
+  EXPECT_EQ(full.host, 0);
+  EXPECT_EQ(estimate_of(four, "bf16", "full_shard").peak, 4096 + 512) << "units are half as large, shards are not";
+  EXPECT_EQ(estimate_of(four, "float32", "shard_grad_op").peak, 4096 + 4096 + 512) << "all weights are whole";
+  EXPECT_EQ(estimate_of(four, "float32", "no_shard").peak, 4 * 4096);
+  EXPECT_EQ(estimate_of(four, "bf16", "no_shard").peak, 4 * 4096 + 2048);
+  const auto offloaded = estimate_of(four, "float32", "full_shard + CPU offload");
+  EXPECT_EQ(offloaded.peak, 1024);
+  EXPECT_EQ(offloaded.host, 4096);
+  EXPECT_EQ(estimate_of(estimate_sharding(sizes, 1), "float32", "full_shard").weights, 4096);
+}
+
+TEST(EstimateCommand, ShardAddsWhatEachRankNeeds) {
+  const TemporaryFolder folder;
+  write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);
+  const auto table = estimate_command({folder.name(), "--shard", "2"});
+  EXPECT_EQ(table.exit_code, 0) << table.errors;
+  for (const char* part : {"on 2 ranks", "full_shard + CPU offload", "shard_grad_op", "no_shard", "bf16", "Peak on Device"}) {
+    EXPECT_TRUE(text_has(table.output, part)) << part << "\n" << table.output;
+  }
+  const auto json = nlohmann::json::parse(estimate_command({folder.name(), "--shard", "2", "--json"}).output);
+  EXPECT_EQ(json.at("sharding").at("ranks"), 2);
+  EXPECT_EQ(json.at("sharding").at("per_rank").size(), 8u);
+  EXPECT_EQ(json.at("sharding").at("per_rank").at(2).at("strategy"), "full_shard");
+  EXPECT_EQ(json.at("sharding").at("per_rank").at(2).at("weights"), 241);
+  EXPECT_FALSE(nlohmann::json::parse(estimate_command({folder.name(), "--json"}).output).contains("sharding"));
+  for (const char* wrong : {"0", "-2", "two", "1.5"}) {
+    const auto refused = estimate_command({folder.name(), "--shard", wrong});
+    EXPECT_EQ(refused.exit_code, 2) << wrong;
+    EXPECT_TRUE(text_has(refused.errors, wrong)) << refused.errors;
+  }
+}
+
 TEST(EstimateCommand, PrintsTheTableOfTheDtypesThatWereAskedFor) {
   const TemporaryFolder folder;
   write_planned(fs::path(folder.name()) / "model.safetensors", kPlannedModel);

@@ -112,7 +112,7 @@ constexpr std::string_view kOffloaded = "full_shard + CPU offload";
 /// What is whole beside the shards. `compute` is the size of a number of the forward pass, in float32s.
 double whole_units(std::string_view strategy, const WeightSizes& sizes, double compute) {
   // One unit is in use and one is prefetched; gradients of one are computed while those of another are reduced.
-  const double two_units = 2 * compute * sizes.largest_layer;
+  const double two_units = compute * std::min(2 * sizes.largest_layer, sizes.total);
   if (strategy == "no_shard") return compute < 1 ? compute * sizes.total : 0;  // autocast's copies
   if (strategy == "shard_grad_op") return compute * sizes.total + two_units;
   return two_units + two_units;

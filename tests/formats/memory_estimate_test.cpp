@@ -144,6 +144,8 @@ TEST(ShardEstimate, StateIsDividedByTheRanksAndUnitsAreWhole) {
   const auto offloaded = estimate_of(four, "float32", "full_shard + CPU offload");
   EXPECT_EQ(offloaded.peak, 1024);
   EXPECT_EQ(offloaded.host, 4096);
+  const WeightSizes one_layer{.tensors = 1, .total = 4096, .largest_layer = 4096, .largest_names = {}};
+  EXPECT_EQ(estimate_of(estimate_sharding(one_layer, 4), "float32", "full_shard").units, 2 * 4096) << "there is no second unit";
   EXPECT_EQ(estimate_of(estimate_sharding(sizes, 1), "float32", "full_shard").weights, 4096);
 }
 

@@ -53,6 +53,8 @@
 #include <accelerate/data/tensor_dataset.h>
 #include <accelerate/data/torch_dataset.h>
 
+#include <accelerate/sharding/fsdp_options.h>
+
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>

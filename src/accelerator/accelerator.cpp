@@ -10,6 +10,7 @@
 #include "capture/step_capture.h"
 #include "run_state/checkpoint_manager.h"
 #include "run_state/run_parts.h"
+#include "sharding/sharded_gradients.h"
 #include "training/gradient_buffers.h"
 
 namespace accelerate {
@@ -74,6 +75,10 @@ std::vector<at::Tensor> Accelerator::trained_parameters() const {
 at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                         const ClipGradNormOptions& options) {
   ClipGradNormOptions now = options;
+  if (const ShardedGradients gradients(sharded_models(), parameters); gradients.any()) {
+    make_ready_to_clip(gradients.all());
+    return gradients.clip_norm(max_norm, options);
+  }
   if (std::exchange(now.in_step, false)) {
     for (const auto& optimizer : optimizers_) {
       if (optimizer.is_gone()) continue;
@@ -85,8 +90,17 @@ at::Tensor Accelerator::clip_grad_norm_(const std::vector<at::Tensor>& parameter
 }
 
 void Accelerator::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  make_ready_to_clip(parameters);
-  accelerate::clip_grad_value_(parameters, clip_value);
+  const auto stepped = ShardedGradients(sharded_models(), parameters).all();
+  make_ready_to_clip(stepped);
+  accelerate::clip_grad_value_(stepped, clip_value);
+}
+
+std::vector<const ShardedModel*> Accelerator::sharded_models() const {
+  std::vector<const ShardedModel*> sharded;
+  for (const auto& model : models_) {
+    if (model->sharded()) sharded.push_back(model->sharded());
+  }
+  return sharded;
 }
 
 void Accelerator::make_ready_to_clip(const std::vector<at::Tensor>& parameters) {

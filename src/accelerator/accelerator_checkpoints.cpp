@@ -24,15 +24,14 @@ std::optional<std::filesystem::path> Accelerator::load_state(const std::string& 
   return found ? std::optional<std::filesystem::path>(*found) : std::nullopt;
 }
 
-TensorDict Accelerator::state_dict_of(const ModelCore& model) { return accelerate::state_dict(model.module()); }
-
 void Accelerator::save_model(const ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                              std::source_location where) const {
   const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
   std::string failure;
+  const TensorDict weights = model.state_dict(writes);
   if (writes) {
     try {
-      save_weights(state_dict_of(model), folder, options);
+      save_weights(weights, folder, options);
     } catch (const std::exception& error) {
       failure = error.what();
     }

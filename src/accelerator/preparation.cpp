@@ -7,7 +7,11 @@
 
 #include <algorithm>
 
+#include "accelerator/option_resolution.h"
 #include "accelerator/step_check.h"
+#include "distributed/communicator.h"
+#include "sharding/sharded_gradients.h"
+#include "sharding/sharded_model.h"
 #include "training/gradient_buffers.h"
 
 namespace accelerate {
@@ -27,66 +31,35 @@ void keep(std::vector<Item>& items, const Item& item, IsSame is_same) {
   }
 }
 
-/// A run that was configured for it must not train in another way instead: plain data parallelism has other memory and, with
-/// several kinds of parallelism, other results.
-void check_supported(const Environment& environment) {
-  struct Unsupported {
-    const char *variable, *what, *key;
-  };
-  constexpr Unsupported kFlags[] = {{"ACCELERATE_USE_FSDP", "fully sharded data parallelism (FSDP)", "use_fsdp"},
-                                    {"ACCELERATE_USE_DEEPSPEED", "DeepSpeed", "use_deepspeed"},
-                                    {"ACCELERATE_USE_MEGATRON_LM", "Megatron-LM", "use_megatron_lm"}};
-  for (const auto& flag : kFlags) {
-    if (flag_from(environment, flag.variable, false))
-      throw ConfigError(std::string(flag.variable) + "=" + *environment(flag.variable) + " asks for " + flag.what +
-                        ", which this version does not support. Launch without " + flag.key +
-                        " (a flag, or a key of the config file) to train with data parallelism.");
+/// For gradients of a step whose clipping was configured and not written into the loop.
+void clip_before_step(const AcceleratedOptimizer& optimizer, const std::vector<std::weak_ptr<ModelCore>>& models, double norm) {
+  if (const auto& scaler = optimizer.scaler(); scaler && !scaler->is_unscaled(optimizer.optimizer()))
+    scaler->unscale_(optimizer.optimizer());
+  std::vector<std::shared_ptr<ModelCore>> alive;
+  std::vector<const ShardedModel*> sharded;
+  for (const auto& each : models) {
+    if (auto model = each.lock(); model && model->sharded()) {
+      sharded.push_back(model->sharded());
+      alive.push_back(std::move(model));
+    }
   }
-  if (!flag_from(environment, "ACCELERATE_USE_PARALLELISM_CONFIG", false)) return;
-  // Replicas alone are what data parallelism is.
-  for (const char* variable : {"PARALLELISM_CONFIG_DP_SHARD_SIZE", "PARALLELISM_CONFIG_TP_SIZE", "PARALLELISM_CONFIG_CP_SIZE",
-                               "PARALLELISM_CONFIG_SP_SIZE"}) {
-    const auto size = integer_from(environment, {variable});
-    if (size.value_or(1) != 1)
-      throw ConfigError(std::string(variable) + "=" + std::to_string(*size) +
-                        " asks for a kind of parallelism that this version does not support: only replicas "
-                        "(PARALLELISM_CONFIG_DP_REPLICATE_SIZE) are. Launch without use_parallelism_config, or with sizes of 1.");
-  }
+  ShardedGradients(sharded, optimizer.parameters()).clip_norm(norm, {});
 }
 
-/// Options that have no meaning yet: what was asked for and would be ignored is refused. ACCELERATE_DOWNCAST_BF16 speaks of TPUs
-/// alone and is ignored elsewhere, as in Python.
-void check_meaningful(const AcceleratorOptions& options) {
-  if (options.downcast_bf16) {
-    throw UsageError("downcast_bf16 was set: it is for XLA devices, which this version does not support. Leave it off.");
-  }
-  if (!options.project.logging_dir.empty()) {
-    throw UsageError("project.logging_dir is '" + options.project.logging_dir +
-                     "': it is for trackers, which this version does not have. Leave it empty.");
-  }
+/// A rank sees its own shards: whether gradients overflowed anywhere is agreed on by all.
+std::function<void(at::Tensor&)> found_inf_reduction(const ProcessState& state) {
+  if (!state.use_distributed()) return {};
+  return [state](at::Tensor& found) {
+    at::Tensor any = found.reshape({1});
+    state.communicator()->all_reduce(any, c10d::ReduceOp::MAX, "step", std::source_location::current());
+    found = any.reshape({});
+  };
 }
 
 }  // namespace
 
-/// What can be wrong with the options is found out before the others are joined: it is no reason to keep them waiting.
 ProcessState Preparation::join(AcceleratorOptions& options) {
-  check_meaningful(options);
-  check_supported(process_environment);
-  if (!options.mixed_precision) {
-    const auto text = process_environment("ACCELERATE_MIXED_PRECISION");
-    options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
-  }
-  const auto text = process_environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
-  const auto steps = integer_from(process_environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
-  if (text && steps.value_or(0) < 1)
-    throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
-  if (steps) options.gradient_accumulation_steps = *steps;
-  GradientState(options.gradient_accumulation_steps);
-  const auto dtype = options.gradient_accumulation.dtype;
-  if (dtype && !c10::isFloatingType(*dtype)) {
-    throw UsageError(std::string("gradient_accumulation.dtype is ") + c10::toString(*dtype) +
-                     ": expected a floating-point dtype.");
-  }
+  resolve_options(options, process_environment);
   return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
 }
 
@@ -115,10 +88,21 @@ std::shared_ptr<ModelCore> Preparation::model_core(std::shared_ptr<torch::nn::Mo
   const ModelOptions how{.place = options.device_placement.value_or(options_.device_placement),
                          .evaluation_mode = options.evaluation_mode,
                          .ddp = options_.ddp,
+                         .fsdp = fsdp_options(),
                          .autocast = autocast_dtype(mixed_precision(), device().type())};
   auto model = std::make_shared<ModelCore>(std::move(module), state(), how, where);
   keep_model(model);
   return model;
+}
+
+std::optional<FsdpOptions> Preparation::fsdp_options() const {
+  auto fsdp = options_.fsdp;
+  if (!fsdp) return fsdp;
+  if (!fsdp->mixed_precision) {
+    if (const auto dtype = autocast_dtype(mixed_precision(), device().type()))
+      fsdp->mixed_precision = FsdpMixedPrecision{*dtype, {}};
+  }
+  return fsdp;
 }
 
 void Preparation::keep_model(const std::shared_ptr<ModelCore>& model) {
@@ -133,6 +117,7 @@ void Preparation::keep_model(const std::shared_ptr<ModelCore>& model) {
 
 /// A module and a part of it, both prepared: passes through one reach parameters of the other, and are synchronised.
 void Preparation::note_shared_parameters(ModelCore& model) const {
+  if (model.sharded()) return;
   const auto own = tensors_of(model.parameters());
   for (const auto& other : models_) {
     if (&other->module() == &model.module() || !shares_any(own, other->parameters())) continue;
@@ -151,7 +136,16 @@ AnyDataLoader Preparation::prepared_loader(const AnyDataLoader& loader, const Pl
   return prepared;
 }
 
+/// First: which kernels step it is decided by what it steps.
+void Preparation::shard_optimizer(torch::optim::Optimizer& optimizer) {
+  for (const auto& model : models_) {
+    if (model->sharded() && model->sharded()->adopt(optimizer) && scaler_)
+      scaler_->reduce_found_inf(optimizer, found_inf_reduction(model->state()));
+  }
+}
+
 AcceleratedOptimizer Preparation::prepare_optimizer(torch::optim::Optimizer& optimizer, const PlacementOptions& options) {
+  shard_optimizer(optimizer);
   return keep_optimizer(
       AcceleratedOptimizer(optimizer, gradients_, scaler_, options.device_placement.value_or(options_.device_placement)));
 }
@@ -159,6 +153,7 @@ AcceleratedOptimizer Preparation::prepare_optimizer(torch::optim::Optimizer& opt
 AcceleratedOptimizer Preparation::prepare_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                     const PlacementOptions& options) {
   if (!optimizer) throw UsageError("prepare was given a null optimizer.");
+  shard_optimizer(*optimizer);
   return keep_optimizer(AcceleratedOptimizer(std::move(optimizer), gradients_, scaler_,
                                              options.device_placement.value_or(options_.device_placement)));
 }
@@ -169,13 +164,17 @@ AcceleratedOptimizer Preparation::prepare_optimizer(AcceleratedOptimizer optimiz
 
 AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer) {
   const auto own = tensors_of(optimizer.parameters());
-  const auto is_stepped = [&](const auto& model) { return shares_any(own, model->parameters()); };
+  const auto is_stepped = [&](const auto& model) { return shares_any(own, model->stepped_parameters()); };
   if (std::none_of(models_.begin(), models_.end(), is_stepped)) {
     throw UsageError(
         "prepare was given an optimizer none of whose parameters belongs to a prepared model, so its steps would "
         "differ between processes. Prepare the model before it, or with it in one call.");
   }
-  optimizer.check_steps(StepCheck(step_models_));
+  optimizer.check_steps([check = StepCheck(step_models_), models = step_models_,
+                         norm = options_.gradient_clipping](const AcceleratedOptimizer& stepped) mutable {
+    check(stepped);
+    if (norm) clip_before_step(stepped, *models, *norm);
+  });
   keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
   return optimizer;
 }

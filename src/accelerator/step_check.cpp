@@ -52,7 +52,7 @@ std::vector<NamedParameter> all_parameters(const AcceleratedOptimizer& optimizer
 
 /// Whether an optimizer has all trained parameters of a model.
 bool covers(const std::unordered_set<const void*>& own, const ModelCore& model) {
-  const auto parameters = model.parameters();
+  const auto parameters = model.stepped_parameters();
   return std::all_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
     return !parameter.defined() || !parameter.requires_grad() || own.contains(parameter.unsafeGetTensorImpl());
   });
@@ -63,7 +63,7 @@ void warn_of_unprepared_parameters(const AcceleratedOptimizer& optimizer, const 
   if (models.empty() || !models.front()->state().use_distributed() || !models.front()->state().is_main_process()) return;
   auto unprepared = tensors_of(optimizer.parameters());
   for (const auto& model : models) {
-    for (const auto& parameter : model->parameters()) unprepared.erase(parameter.unsafeGetTensorImpl());
+    for (const auto& parameter : model->stepped_parameters()) unprepared.erase(parameter.unsafeGetTensorImpl());
   }
   const auto parameters = optimizer.parameters();
   const auto count = std::count_if(parameters.begin(), parameters.end(), [&](const auto& parameter) {
@@ -97,7 +97,7 @@ void StepCheck::find_stepped_models(const AcceleratedOptimizer& optimizer) {
   check_tied_by_memory(all_parameters(optimizer, models));
   stepped_.clear();
   for (const auto& model : models) {
-    if (!shares_any(own, model->parameters())) continue;
+    if (!shares_any(own, model->stepped_parameters())) continue;
     stepped_.push_back({.model = model, .is_whole = covers(own, *model)});
     const auto unknown = model->unknown_parameters();
     if (unknown.empty()) continue;

@@ -233,6 +233,34 @@ void Communicator::broadcast(at::Tensor& tensor, int from, const char* call, std
                  [&] { return transport().broadcast(tensor, from); });
 }
 
+BackgroundCollective Communicator::run_in_background(const CallNote& call, c10::function_ref<StartedCollective()> start) {
+  const auto device = call.tensor->device().type();
+  if (device == at::kCPU) NoHostCollectives::check();
+  const int64_t number = failures_->announce(call);
+  try {
+    return {*failures_, call, number, start(), transport().runs_on_host(device)};
+  } catch (const std::exception& error) {
+    failures_->fail(call.name, call.where, words_of(error));
+  }
+}
+
+BackgroundCollective Communicator::start_all_gather(at::Tensor& output, at::Tensor& input, std::string how,
+                                                    std::source_location where) {
+  return run_in_background({.name = "all_gather", .where = where, .tensor = &input, .how = std::move(how)},
+                           [&] { return transport().all_gather(output, input); });
+}
+
+BackgroundCollective Communicator::start_all_reduce(at::Tensor& tensor, std::string how, std::source_location where) {
+  return run_in_background({.name = "all_reduce", .where = where, .tensor = &tensor, .how = std::move(how)},
+                           [&] { return transport().all_reduce(tensor, c10d::ReduceOp::SUM); });
+}
+
+BackgroundCollective Communicator::start_reduce_scatter(at::Tensor& output, at::Tensor& input, std::string how,
+                                                        std::source_location where) {
+  return run_in_background({.name = "reduce_scatter", .where = where, .tensor = &input, .how = std::move(how)},
+                           [&] { return transport().reduce_scatter(output, input, c10d::ReduceOp::SUM); });
+}
+
 void Communicator::send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where) {
   run_collective(at::kCPU, {.name = call, .where = where, .how = from_rank(from)}, true,
                  [&] { return transport().broadcast(tensor, from); });

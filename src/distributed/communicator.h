@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "distributed/background_collective.h"
 #include "distributed/transport.h"
 
 namespace accelerate::detail {
@@ -91,6 +92,10 @@ class Communicator {
   void all_to_all(at::Tensor& output, at::Tensor& input, const char* call, std::source_location where,
                   const Given* given = nullptr);
   void broadcast(at::Tensor& tensor, int from, const char* call, std::source_location where, const Given* given = nullptr);
+  // The same in the background. `how` tells which one it is, and must agree between ranks.
+  BackgroundCollective start_all_gather(at::Tensor& output, at::Tensor& input, std::string how, std::source_location where);
+  BackgroundCollective start_all_reduce(at::Tensor& tensor, std::string how, std::source_location where);
+  BackgroundCollective start_reduce_scatter(at::Tensor& output, at::Tensor& input, std::string how, std::source_location where);
   /// Bytes of any length from each rank, in the order of ranks.
   std::vector<std::string> all_gather_bytes(std::string_view bytes, const char* call, std::source_location where);
   /// The bytes of `from`, on every rank.
@@ -99,6 +104,7 @@ class Communicator {
  private:
   /// Runs a collective of tensors of `device` to its end. `between_hosts`: calls are compared there too.
   void run_collective(at::DeviceType device, CallNote call, bool between_hosts, c10::function_ref<StartedCollective()> start);
+  BackgroundCollective run_in_background(const CallNote& call, c10::function_ref<StartedCollective()> start);
   /// GroupLost when another rank makes another call of that number, by a message between all of them.
   void compare_between_hosts(int64_t number);
   /// The marks of all ranks. Throws, on all of them and with nothing sent, where a backend of the application's own cannot.

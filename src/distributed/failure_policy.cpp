@@ -52,6 +52,25 @@ void FailurePolicy::guarded(const CallNote& call, c10::function_ref<void(int64_t
   if (logbook_) logbook_->leave(number);
 }
 
+int64_t FailurePolicy::announce(const CallNote& call) {
+  check_usable(call.name, call.where);
+  if (!logbook_) return 0;
+  const int64_t number = logbook_->announce(call);
+  check_announced(number, call);
+  return number;
+}
+
+void FailurePolicy::check_announced(int64_t number, const CallNote& call) {
+  try {
+    compare_on_host(number, call);
+    check_not_lost();
+  } catch (const GroupLost& lost) {
+    fail(call.name, call.where, "", lost.mismatch);
+  } catch (const std::exception& error) {
+    fail(call.name, call.where, words_of(error));
+  }
+}
+
 void FailurePolicy::compare_on_host(int64_t number, const CallNote& call) const {
   if (detective_->is_contradicted(number)) throw GroupLost(number);
   if (call.must_agree()) detective_->let_others_catch_up(number, timeout_);

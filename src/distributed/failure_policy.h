@@ -62,6 +62,11 @@ class FailurePolicy {
   /// Calls `action` with the number of the call when no rank of this host makes another call. What it throws is reported as
   /// `call`, now and by every later call.
   void guarded(const CallNote& call, c10::function_ref<void(int64_t)> action);
+  /// Writes a call down that starts while this rank computes, and returns its number. DistributedError when another rank of this
+  /// host makes another call, or the group is lost.
+  int64_t announce(const CallNote& call);
+  /// The second half of it, for a call that was written down already.
+  void check_announced(int64_t number, const CallNote& call);
   /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
   void compare_on_host(int64_t number, const CallNote& call) const;
   /// GroupLost when its end has been reported.

@@ -85,14 +85,7 @@ void PassTracker::announce_pass() {
     call = {.name = pass_->call, .where = pass_->where, .how = pass_->how};
     number = pass_->number = failures_.logbook()->announce(call);
   }
-  try {
-    failures_.compare_on_host(number, call);
-    failures_.check_not_lost();
-  } catch (const GroupLost& lost) {
-    failures_.fail(call.name, call.where, "", lost.mismatch);
-  } catch (const std::exception& error) {
-    failures_.fail(call.name, call.where, words_of(error));
-  }
+  failures_.check_announced(number, call);
 }
 
 void PassTracker::begin_waiting() {

@@ -38,6 +38,9 @@ struct Join::Notice {
 
 Join::Join(const std::vector<std::shared_ptr<ModelCore>>& models, std::source_location where) : where_(where) {
   for (const auto& model : models) {
+    if (model->sharded())
+      throw UsageError("join_uneven_inputs cannot be used with " + model->module().name() +
+                       ", which is sharded: every rank takes part in all of its passes. Let loaders even out their batches.");
     if (model->data_parallel()) models_.push_back(model);
   }
   if (models_.empty()) return;

@@ -8,6 +8,7 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/source_line.h"
 #include "data/open_loop.h"
@@ -17,6 +18,7 @@
 #include "parallel/data_parallel.h"
 #include "parallel/known_parameters.h"
 #include "parallel/packed_broadcast.h"
+#include "sharding/sharded_model.h"
 #include "training/step_recording.h"
 #include "training/weight_probe.h"
 #include "training/zero_gradient.h"
@@ -73,6 +75,13 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
   check_ddp_options(options.ddp);
   if (!options.evaluation_mode)
     check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
+  const bool is_sharded = options.fsdp && options.fsdp->sharding_strategy != ShardingStrategy::no_shard &&
+                          !options.evaluation_mode && (state.use_distributed() || options.fsdp->cpu_offload);
+  if (is_sharded) {
+    shard(*options.fsdp);
+    return;
+  }
+  if (options.fsdp) fill_empty_weights(*module_);
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;
@@ -84,9 +93,27 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
 
 ModelCore::~ModelCore() = default;
 
+/// Unlike a replica it is not moved to the device as a whole: it may be larger.
+void ModelCore::shard(const FsdpOptions& options) {
+  const auto device = state_.device().is_cpu() ? at::Device(at::kCPU) : state_.device();
+  for (auto& buffer : module_->buffers()) {
+    if (buffer.defined() && buffer.device() != device) buffer.set_data(buffer.to(device));
+  }
+  if (state_.use_distributed()) {
+    check_same_model(state_, *module_, where_);
+    auto buffers = module_->buffers();
+    std::erase_if(buffers, [](const at::Tensor& buffer) { return !buffer.defined(); });
+    if (options.sync_module_states) broadcast_packed(*state_.communicator(), buffers, 0, "prepare", where_);
+  }
+  sharded_ = std::make_unique<ShardedModel>(module_, state_, options, where_);
+  if (options.mixed_precision) input_dtype_ = options.mixed_precision->param_dtype;
+  known_ = std::make_unique<KnownParameters>(*module_);
+}
+
 void ModelCore::train(bool on) { module_->train(on); }
 
 void ModelCore::zero_grad(bool set_to_none) {
+  if (sharded_) return sharded_->zero_grad(set_to_none);
   for (const auto& parameter : module_->parameters()) zero_gradient(parameter, set_to_none);
 }
 
@@ -98,10 +125,40 @@ TensorDict ModelCore::named_parameters() const {
   return named;
 }
 
+std::vector<at::Tensor> ModelCore::stepped_parameters() const { return sharded_ ? sharded_->pieces() : parameters(); }
+
+TensorDict ModelCore::named_stepped_parameters() const { return sharded_ ? sharded_->named_pieces() : named_parameters(); }
+
+TensorDict ModelCore::state_dict(bool keeps) const {
+  return sharded_ ? sharded_->full_state_dict(keeps) : accelerate::state_dict(*module_);
+}
+
+void ModelCore::load_state_dict(const TensorDict& state) {
+  if (sharded_) return sharded_->load_full_state_dict(state);
+  accelerate::load_state_dict(*module_, state);
+}
+
+int64_t ModelCore::total_parameter_bytes() const {
+  if (sharded_) return sharded_->total_bytes();
+  int64_t bytes = 0;
+  std::unordered_set<const void*> seen;  // one that is tied has several names
+  for (const auto& parameter : module_->parameters()) {
+    if (parameter.defined() && seen.insert(parameter.unsafeGetTensorImpl()).second)
+      bytes += static_cast<int64_t>(parameter.nbytes());
+  }
+  return bytes;
+}
+
+int64_t ModelCore::local_parameter_bytes() const { return sharded_ ? sharded_->local_bytes() : total_parameter_bytes(); }
+
 void ModelCore::before_forward() {
+  if (sharded_) {
+    if (StepRecording::current()) throw NotRecordable("its model is sharded");
+    sharded_->before_forward();
+  }
   if (c10::GradMode::is_enabled()) {
     forward_since_step_.store(true, std::memory_order_relaxed);
-    if (known_ && known_->are_outdated(options_.ddp.find_unused_parameters)) follow_parameters();
+    if (known_ && !sharded_ && known_->are_outdated(options_.ddp.find_unused_parameters)) follow_parameters();
     if (state_.num_processes() > 1 && !loader_warned_) warn_of_unprepared_loader();
   }
   if (data_parallel_) data_parallel_->before_forward();
@@ -135,7 +192,8 @@ void ModelCore::warn_of_unprepared_loader() {
 }
 
 bool ModelCore::lacks_forward() const {
-  if (!options_.autocast || data_parallel_ || options_.evaluation_mode || shares_parameters_ || forward_since_step_) return false;
+  if (!options_.autocast || data_parallel_ || sharded_ || options_.evaluation_mode || shares_parameters_ || forward_since_step_)
+    return false;
   const auto parameters = module_->parameters();
   // Where gradients are kept over a step, the rest of an earlier pass may be under way: two losses, and a step after the first.
   return std::none_of(parameters.begin(), parameters.end(),
@@ -153,6 +211,7 @@ std::vector<std::string> ModelCore::unknown_parameters() const {
 
 void ModelCore::before_step(bool is_whole) {
   if (data_parallel_) data_parallel_->check_step();
+  if (sharded_) sharded_->before_step();
   // Other optimizers may step the rest with gradients of the same forward pass.
   if (is_whole) forward_since_step_ = false;
   if (probe_) probe_->forget();  // weights may change now
@@ -239,6 +298,22 @@ class GradientWatch {
   const std::vector<std::pair<const void*, int64_t>> before_;
 };
 
+/// Sharded models learn where the pass ends, and what is left of one that fails is dropped.
+void run_sharded_backward(const std::vector<std::shared_ptr<ModelCore>>& models, const std::function<void()>& backward) {
+  std::vector<GradientReducer*> reducers;
+  for (const auto& model : models) {
+    if (model->sharded()) reducers.push_back(&model->sharded()->reducer());
+  }
+  for (auto* reducer : reducers) reducer->begin_backward();
+  try {
+    backward();
+    for (auto* reducer : reducers) reducer->finish_backward();
+  } catch (...) {
+    for (auto* reducer : reducers) reducer->abort_backward();
+    throw;
+  }
+}
+
 }  // namespace
 
 void run_backward(const ProcessState& state, std::source_location where, const std::function<void()>& backward,
@@ -247,10 +322,11 @@ void run_backward(const ProcessState& state, std::source_location where, const s
   for (const auto& model : models) {
     if (model->lacks_forward()) suspects.emplace_back(*model);
   }
+  const auto run = [&] { run_sharded_backward(models, backward); };
   if (state.use_distributed()) {
-    state.communicator()->passes().during("backward", where, backward);
+    state.communicator()->passes().during("backward", where, run);
   } else {
-    backward();
+    run();
   }
   for (const auto& model : models) {
     if (model->data_parallel()) model->data_parallel()->check_backward(where);

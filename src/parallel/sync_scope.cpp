@@ -2,6 +2,7 @@
 #include <accelerate/parallel/sync_scope.h>
 
 #include "parallel/data_parallel.h"
+#include "sharding/sharded_model.h"
 
 namespace accelerate {
 
@@ -10,6 +11,7 @@ namespace detail {
 
 SyncScope::SyncScope(const std::vector<std::shared_ptr<ModelCore>>& models, Restores restores) {
   for (const auto& model : models) {
+    if (model->sharded()) before_.push_back({model, model->sharded()->reducer().syncs(), {}});
     const auto& parallel = model->data_parallel();
     if (!parallel) continue;
     before_.push_back({model, parallel->syncs().gradients, {}});
@@ -19,6 +21,10 @@ SyncScope::SyncScope(const std::vector<std::shared_ptr<ModelCore>>& models, Rest
 
 SyncScope::~SyncScope() {
   for (const auto& before : before_) {
+    if (before.model->sharded()) {
+      before.model->sharded()->reducer().set_syncs(before.gradients);
+      continue;
+    }
     const auto& parallel = before.model->data_parallel();
     parallel->set_syncs(before.gradients, before.buffers.value_or(parallel->syncs().buffers));
   }
@@ -28,12 +34,17 @@ SyncScope::~SyncScope() {
 
 NoSyncScope::NoSyncScope(const std::vector<std::shared_ptr<detail::ModelCore>>& models) : SyncScope(models, Restores::gradients) {
   for (const auto& model : models) {
+    if (model->sharded()) model->sharded()->reducer().set_syncs(false);
     if (const auto& parallel = model->data_parallel()) parallel->set_syncs(/*gradients=*/false, parallel->syncs().buffers);
   }
 }
 
 TriggerSyncScope::TriggerSyncScope(const std::shared_ptr<detail::ModelCore>& model)
     : SyncScope({model}, Restores::gradients_and_buffers) {
+  if (model->sharded()) {
+    model->sharded()->reducer().set_syncs(true);
+    model->sharded()->reducer().expect_sync();
+  }
   const auto& parallel = model->data_parallel();
   if (!parallel) return;
   parallel->expect_gradients();

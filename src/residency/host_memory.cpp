@@ -108,6 +108,11 @@ at::Tensor mapped_memory(uint64_t bytes, at::Tensor scrap) {
   return Mapping::tensor_of(std::move(mapping));
 }
 
+at::Tensor host_slot(uint64_t bytes, at::Tensor scrap) {
+  constexpr uint64_t kMappedFrom = uint64_t{128} << 10;
+  return bytes < kMappedFrom ? at::empty({static_cast<int64_t>(bytes)}, at::kByte) : mapped_memory(bytes, std::move(scrap));
+}
+
 at::Tensor pinned_memory(uint64_t bytes) {
   auto mapping = std::make_unique<Mapping>(bytes);
   in_parallel((bytes + kTouchedAtOnce - 1) / kTouchedAtOnce, [&](size_t piece) {

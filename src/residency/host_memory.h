@@ -21,6 +21,9 @@ at::Tensor bytes_of(const at::Tensor& tensor);
 /// again, since new ones cost more to fill.
 at::Tensor mapped_memory(uint64_t bytes, at::Tensor scrap = {});
 
+/// Memory for weights that come and go: mapped, unless it is so little that a mapping would waste a part of its last page.
+at::Tensor host_slot(uint64_t bytes, at::Tensor scrap);
+
 /// Page-locked memory, which an accelerator reads by DMA. Pages that threads have touched and that are locked then are had
 /// several times faster than pinned memory of torch, which also rounds every piece up to a power of two.
 at::Tensor pinned_memory(uint64_t bytes);

@@ -33,16 +33,18 @@ void set_pointer(c10::StorageImpl& storage, void* bytes) {
   storage.set_data_ptr_noswap(c10::DataPtr(bytes, owner, &drop_record, device));
 }
 
-std::string absent_message(const std::string& name) {
-  return "The weight " + name +
-         " is offloaded and not in memory. Operators page it in automatically; to use a pointer to its data, keep "
+std::string absent_message(const std::string& name, Absence absence) {
+  return "The weight " + name + (absence == Absence::sharded ? " is sharded over the ranks" : " is offloaded") +
+         " and not in memory. Operators page it in automatically; to use a pointer to its data, keep "
          "accelerate::materialized(module) alive.";
 }
 
 }  // namespace
 
 c10::DataPtr StorageRecord::allocate(size_t) {
-  throw UsageError("An offloaded weight cannot be resized. Load it into memory first, with a copy or module->to(device).");
+  throw UsageError(absence == Absence::sharded
+                       ? "A sharded weight cannot be resized."
+                       : "An offloaded weight cannot be resized. Load it into memory first, with a copy or module->to(device).");
 }
 
 void StorageRecord::copy_data(void* to, const void* from, size_t count) const { std::memcpy(to, from, count); }
@@ -57,7 +59,7 @@ void manage(c10::StorageImpl& storage, std::shared_ptr<StorageRecord> record, c1
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, new Owner(std::move(record)), &drop_record, device));
   storage.set_allocator(allocator);
   storage.set_resizable(false);
-  set_absent_message(storage, absent_message(name));
+  set_absent_message(storage, absent_message(name, allocator->absence));
 }
 
 void show_bytes(c10::StorageImpl& storage, void* bytes) {
@@ -67,7 +69,7 @@ void show_bytes(c10::StorageImpl& storage, void* bytes) {
 
 void hide_bytes(c10::StorageImpl& storage, const std::string& name) {
   set_pointer(storage, nullptr);
-  set_absent_message(storage, absent_message(name));
+  set_absent_message(storage, absent_message(name, static_cast<StorageRecord*>(storage.allocator())->absence));
 }
 
 void stop_managing(c10::StorageImpl& storage, c10::DataPtr bytes, c10::Allocator* allocator) {

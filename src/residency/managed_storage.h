@@ -11,18 +11,22 @@
 /// weights is needed, and none can be out of date.
 namespace accelerate::detail {
 
-class Pager;
+class WeightPager;
+
+/// Why the bytes of a managed storage may be absent: what messages about it say.
+enum class Absence { offloaded, sharded };
 
 /// What is attached to a storage: whose it is. A storage's allocator is never replaced while its bytes are, so that threads can
 /// look this up at any time.
 class StorageRecord final : public c10::Allocator {
  public:
-  StorageRecord(std::shared_ptr<Pager> owner, int unit_number, int weight_number)
-      : pager(std::move(owner)), unit(unit_number), weight(weight_number) {}
+  StorageRecord(std::shared_ptr<WeightPager> owner, int unit_number, int weight_number, Absence why = Absence::offloaded)
+      : pager(std::move(owner)), unit(unit_number), weight(weight_number), absence(why) {}
 
-  const std::shared_ptr<Pager> pager;
+  const std::shared_ptr<WeightPager> pager;
   /// Of the pager, and which of the unit's weights it is.
   const int unit, weight;
+  const Absence absence;
 
   /// A storage asks for memory when it is resized, which a managed one cannot be: UsageError.
   c10::DataPtr allocate(size_t bytes) override;

@@ -24,7 +24,10 @@ struct MaterializedScope::Pins : detail::Pins {};
 
 bool has_offloaded_params(const torch::nn::Module& module) {
   const auto tensors = tensors_of(module);
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return record_of(tensor); });
+  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    const auto* record = record_of(tensor);
+    return record && record->absence == Absence::offloaded;
+  });
 }
 
 MaterializedScope::MaterializedScope(const torch::nn::Module& module) : pins_(std::make_unique<Pins>()) {

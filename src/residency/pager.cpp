@@ -19,13 +19,6 @@ constexpr size_t kFarthest = 512;
 constexpr size_t kNotExpected = SIZE_MAX;
 constexpr uint64_t kMostAhead = uint64_t{256} << 20;
 
-/// Smaller slots would waste a part of their last page.
-constexpr uint64_t kMappedFrom = uint64_t{128} << 10;
-
-at::Tensor host_slot(uint64_t bytes, at::Tensor scrap) {
-  return bytes < kMappedFrom ? at::empty({static_cast<int64_t>(bytes)}, at::kByte) : mapped_memory(bytes, std::move(scrap));
-}
-
 }  // namespace
 
 uint64_t room_for(uint64_t bytes, c10::Device device) {

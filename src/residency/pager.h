@@ -7,7 +7,6 @@
 #include <deque>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "residency/slots.h"
 #include "residency/transfer.h"
 #include "residency/use_order.h"
+#include "residency/weight_pager.h"
 #include "residency/weight_store.h"
 
 namespace accelerate::detail {
@@ -46,16 +46,10 @@ struct PagerCounts {
 /// One lock guards everything but the bytes under way; nobody holds it while reading. A unit that an operator uses is pinned, and
 /// stays where it is until the operator has returned. On an accelerator that is when its kernels were begun: bytes come and go in
 /// the order of streams there (see CopyLane), and no thread waits for a device.
-class Pager : public std::enable_shared_from_this<Pager> {
+class Pager final : public WeightPager, public std::enable_shared_from_this<Pager> {
  public:
-  /// A storage of which an operator uses the bytes.
-  struct WeightAccess {
-    int unit, weight;
-    bool writes;
-  };
-
   explicit Pager(const PagerOptions& options);
-  ~Pager();
+  ~Pager() override;
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
@@ -67,12 +61,10 @@ class Pager : public std::enable_shared_from_this<Pager> {
   /// Takes charge of storages that come and go together. Their bytes are released: `store` has them.
   void add_unit(std::vector<NewWeight> weights);
 
-  /// Loads the units, waiting as long as it takes, and pins them. CheckpointError when a store cannot be read, UsageError when
-  /// one that is to be written takes no changes; then nothing is pinned.
-  void pin(std::span<const WeightAccess> accesses);
-  /// After `pin`. Changes are written back when the operator has succeeded, and discarded otherwise. CheckpointError when a store
-  /// cannot be written.
-  void unpin(std::span<const WeightAccess> accesses, bool succeeded);
+  /// CheckpointError when a store cannot be read, UsageError when one that is to be written takes no changes.
+  void pin(std::span<const WeightAccess> accesses) override;
+  /// CheckpointError when a store cannot be written.
+  void unpin(std::span<const WeightAccess> accesses, bool succeeded) override;
 
   /// Drops everything that is not pinned.
   void drop_all();

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "residency/pager.h"
+#include "residency/weight_pager.h"
 
 namespace accelerate::detail {
 
@@ -28,8 +28,8 @@ class Pins {
 
  private:
   struct Group {
-    std::shared_ptr<Pager> pager;
-    std::vector<Pager::WeightAccess> accesses;
+    std::shared_ptr<WeightPager> pager;
+    std::vector<WeightPager::WeightAccess> accesses;
   };
 
   std::vector<Group> groups_;

@@ -27,6 +27,7 @@ class Slots {
   void free_unused();
 
   uint64_t budget() const { return budget_; }
+  uint64_t used() const { return used_; }
   /// The most that was held at once, free slots included.
   uint64_t peak() const { return peak_; }
 

@@ -151,9 +151,10 @@ SavePart CheckpointManager::stage(const ProcessState& state, const Target& targe
 
 RunSnapshot CheckpointManager::snapshot(const RunParts& parts, const std::string& staging, const SaveStateOptions& options) {
   std::vector<TensorDict> weights;
-  for (const auto* module : modules_of(parts)) weights.push_back(state_dict(*module));
+  for (const auto& model : parts.models) weights.push_back(model->state_dict(leads(parts.state)));
+  const auto optimizers = optimizer_states(parts, leads(parts.state));
   for (const auto& hook : *save_hooks_) hook(modules_of(parts), weights, staging);
-  return take_snapshot(parts, weights, python_random_,
+  return take_snapshot(parts, weights, optimizers, python_random_,
                        {options.safe_serialization, options.async ? &copies_ : nullptr, leads(parts.state)});
 }
 

@@ -19,7 +19,7 @@ using NamesByParameter = std::unordered_map<const void*, std::string>;
 NamesByParameter names_by_parameter(const RunParts& parts) {
   NamesByParameter names;
   for (size_t i = 0; i < parts.models.size(); ++i) {
-    for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
+    for (const auto& [name, parameter] : parts.models[i]->named_stepped_parameters()) {
       names.emplace(parameter.unsafeGetTensorImpl(), parameter_key(i, name));
     }
   }

@@ -17,6 +17,8 @@
 #include "run_state/hook_states.h"
 #include "run_state/run_parts.h"
 #include "run_state/snapshot.h"
+#include "sharding/sharded_model.h"
+#include "sharding/sharded_optimizer_state.h"
 
 namespace accelerate::detail {
 namespace {
@@ -44,8 +46,13 @@ void load_optimizers(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
     auto* optimizer = &parts.optimizers[i].optimizer();
     // Its tensors are replaced, not written to, so that those that are kept stay as they are.
     rollback.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
-    load_from(loaded.file(numbered_name("optimizer", i, ".bin")),
-              [&] { load_state_dict(*optimizer, std::move(loaded.optimizers[i])); });
+    load_from(loaded.file(numbered_name("optimizer", i, ".bin")), [&] {
+      for (const auto& model : parts.models) {
+        if (model->sharded())
+          loaded.optimizers[i] = shard_optimizer_state(*model->sharded(), *optimizer, std::move(loaded.optimizers[i]));
+      }
+      load_state_dict(*optimizer, std::move(loaded.optimizers[i]));
+    });
   }
 }
 
@@ -130,12 +137,15 @@ void restore_states(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
 void restore_weights(RunParts& parts, const LoadedRun& loaded) {
   if (parts.buffers) parts.buffers->clear();
   for (size_t i = 0; i < parts.models.size(); ++i) {
-    load_state_dict(parts.models[i]->module(), loaded.models[i]);
+    parts.models[i]->load_state_dict(loaded.models[i]);
     parts.models[i]->weights_loaded();
+    auto* sharded = parts.models[i]->sharded();
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const std::string key = parameter_key(i, name);
       if (!loaded.gradients.contains(key)) continue;
-      if (parts.buffers) {
+      if (sharded) {
+        sharded->reducer().set_local_gradient(name, loaded.gradients.at(key));
+      } else if (parts.buffers) {
         parts.buffers->set_sum(parameter, loaded.gradients.at(key));
       } else {
         at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);

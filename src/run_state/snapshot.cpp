@@ -13,6 +13,8 @@
 #include "run_state/hook_states.h"
 #include "run_state/parameter_names.h"
 #include "run_state/run_parts.h"
+#include "sharding/sharded_model.h"
+#include "sharding/sharded_optimizer_state.h"
 
 namespace accelerate::detail {
 namespace {
@@ -44,8 +46,8 @@ class SnapshotFiles {
 };
 
 /// With what the schedulers of Python keep among its options.
-StateDict optimizer_state(const AcceleratedOptimizer& optimizer, const std::vector<AcceleratedScheduler>& schedulers) {
-  StateDict state = accelerate::state_dict(optimizer.optimizer());
+StateDict with_group_fields(StateDict state, const AcceleratedOptimizer& optimizer,
+                            const std::vector<AcceleratedScheduler>& schedulers) {
   auto& groups = state.at("param_groups").as<Value::List>();
   for (size_t i = 0; i < groups.size(); ++i) {
     StateDict fields;
@@ -67,6 +69,11 @@ StateDict optimizer_state(const AcceleratedOptimizer& optimizer, const std::vect
 TensorDict pending_gradients(const RunParts& parts) {
   TensorDict gradients;
   for (size_t i = 0; i < parts.models.size(); ++i) {
+    if (parts.models[i]->sharded()) {
+      for (const auto& [name, gradient] : parts.models[i]->sharded()->reducer().local_gradients())
+        gradients[parameter_key(i, name)] = gradient;
+      continue;
+    }
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const auto gradient = parts.buffers ? parts.buffers->sum_of(parameter) : parameter.grad();
       if (gradient.defined()) gradients[parameter_key(i, name)] = gradient;
@@ -108,9 +115,9 @@ void add_weights(SnapshotFiles& snapshot, const std::vector<TensorDict>& weights
   }
 }
 
-void add_shared(SnapshotFiles& snapshot, const RunParts& parts) {
-  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
-    snapshot.add(numbered_name("optimizer", i, ".bin"), optimizer_state(parts.optimizers[i], parts.schedulers), CopyTime::later);
+void add_shared(SnapshotFiles& snapshot, const RunParts& parts, const std::vector<StateDict>& optimizers) {
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    snapshot.add(numbered_name("optimizer", i, ".bin"), optimizers[i], CopyTime::later);
   }
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     snapshot.add(numbered_name("scheduler", i, ".bin"), parts.schedulers[i].state_dict());
@@ -149,13 +156,25 @@ Value copied_value(const Value& value, HostCopies& copies, CopyTime when) {
   }
 }
 
-RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& weights,
+std::vector<StateDict> optimizer_states(const RunParts& parts, bool keeps) {
+  std::vector<StateDict> states;
+  for (const auto& optimizer : parts.optimizers) {
+    StateDict state = accelerate::state_dict(optimizer.optimizer());
+    for (const auto& model : parts.models) {
+      if (model->sharded()) state = gather_optimizer_state(*model->sharded(), optimizer.optimizer(), std::move(state), keeps);
+    }
+    if (keeps) states.push_back(with_group_fields(std::move(state), optimizer, parts.schedulers));
+  }
+  return states;
+}
+
+RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& weights, const std::vector<StateDict>& optimizers,
                           std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
   if (options.copies) options.copies->begin();
   SnapshotFiles snapshot(options.copies);
   if (options.writes_shared) {
     add_weights(snapshot, weights, options.safe_serialization);
-    add_shared(snapshot, parts);
+    add_shared(snapshot, parts, optimizers);
   }
   if (!parts.gradients->sync_gradients()) {
     TensorDict gradients = pending_gradients(parts);

@@ -121,8 +121,8 @@ bool is_offloaded(const json& document, const std::string& path, int stage, int 
 }
 
 FsdpOptions sharding_of(const json& document, int stage, const Environment& environment) {
-  constexpr std::array kStages = {ShardingStrategy::no_shard, ShardingStrategy::shard_grad_op,
-                                      ShardingStrategy::shard_grad_op, ShardingStrategy::full_shard};
+  constexpr std::array kStages = {ShardingStrategy::no_shard, ShardingStrategy::shard_grad_op, ShardingStrategy::shard_grad_op,
+                                  ShardingStrategy::full_shard};
   FsdpOptions options{.sharding_strategy = kStages[static_cast<size_t>(stage)], .state_dict_type = StateDictType::sharded};
   const bool optimizer = is_offloaded(document, "zero_optimization.offload_optimizer.device", stage, 1);
   const bool weights = is_offloaded(document, "zero_optimization.offload_param.device", stage, 3);

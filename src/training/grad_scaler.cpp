@@ -115,7 +115,14 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   auto& progress = begin_unscaling(optimizer);
   const at::NoGradGuard no_grad;
   progress.found_inf = unscale_gradients(scaled_gradients_of(optimizer), applied_scale_);
+  if (const auto reduction = reductions_.find(&optimizer); reduction != reductions_.end() && reduction->second) {
+    for (auto& found : progress.found_inf) reduction->second(found);
+  }
   progress.stage = Stage::unscaled;
+}
+
+void GradScaler::reduce_found_inf(const torch::optim::Optimizer& optimizer, std::function<void(at::Tensor&)> reduce) {
+  reductions_[&optimizer] = std::move(reduce);
 }
 
 at::Tensor GradScaler::unscale_in_step(torch::optim::Optimizer& optimizer, const at::Tensor& found_inf) {

@@ -148,15 +148,12 @@ TEST_F(TogetherPrepare, KindsOfParallelismThatAreNotSupportedAreRefusedByName) {
     for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
     return heard;
   };
-  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_FSDP", "true"}}).find("ACCELERATE_USE_FSDP=true asks for fully sharded"), 0U);
-  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_DEEPSPEED", "1"}}).find("ACCELERATE_USE_DEEPSPEED=1 asks for DeepSpeed"), 0U);
   EXPECT_EQ(refusal_with({{"ACCELERATE_USE_MEGATRON_LM", "yes"}}).find("ACCELERATE_USE_MEGATRON_LM=yes asks for"), 0U);
   for (const auto* kind : {"DP_SHARD", "TP", "CP", "SP"}) {
     const std::string variable = std::string("PARALLELISM_CONFIG_") + kind + "_SIZE";
     EXPECT_EQ(refusal_with({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}, {variable, "2"}}).find(variable + "=2 asks for"), 0U);
     EXPECT_EQ(refusal_with({{variable, "2"}}), "no error") << "without the flag Python does not read it";
   }
-  EXPECT_EQ(refusal_with({{"ACCELERATE_USE_FSDP", "false"}}), "no error");
   EXPECT_EQ(refusal_with({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
                           {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2"},
                           {"PARALLELISM_CONFIG_TP_SIZE", "1"}}),

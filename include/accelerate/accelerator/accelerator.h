@@ -130,10 +130,11 @@ class Accelerator : public Preparation {
   /// what is wrong with it.
   std::optional<std::filesystem::path> load_state(const std::string& folder = {}, const LoadStateOptions& options = {},
                                                   std::source_location where = std::source_location::current());
-  /// The weights of a prepared model by name. They share their memory with it.
+  /// The weights of a prepared model by name. They share their memory with it. Of a sharded model they are gathered: all
+  /// processes call it, the main process gets them, in host memory, and the others nothing.
   template <ModuleType M>
   TensorDict get_state_dict(const Model<M>& model) const {
-    return state_dict_of(*model.core());
+    return model.core()->state_dict(is_main_process());
   }
   /// Writes the weights for others to use, see save_weights. All processes call it, the main process writes.
   template <ModuleType M>
@@ -172,11 +173,11 @@ class Accelerator : public Preparation {
   }
   std::vector<at::Tensor> trained_parameters() const;
   void make_ready_to_clip(const std::vector<at::Tensor>& parameters);
+  std::vector<const detail::ShardedModel*> sharded_models() const;
   UnevenInputsScope join_uneven_inputs(const JoinUnevenInputsOptions& options,
                                        const std::vector<std::shared_ptr<detail::ModelCore>>& models);
   NoSyncScope accumulate(const std::vector<std::shared_ptr<detail::ModelCore>>& models,
                          std::optional<std::source_location> where);
-  static TensorDict state_dict_of(const detail::ModelCore& model);
   void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                   std::source_location where) const;
   detail::RunParts run_parts() const;

@@ -5,6 +5,7 @@
 #include <accelerate/distributed/random.h>
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/run_state/project_configuration.h>
+#include <accelerate/sharding/fsdp_options.h>
 #include <accelerate/training/grad_scaler.h>
 #include <accelerate/training/gradient_state.h>
 #include <accelerate/training/precision.h>
@@ -39,8 +40,13 @@ struct AcceleratorOptions {
   std::vector<RngType> rng_types = {RngType::generator};
   /// How gradients are all-reduced.
   DdpOptions ddp = {};
+  /// Weights, gradients and optimizer state are sharded over the processes. Not given: as ACCELERATE_USE_FSDP and the FSDP_*
+  /// variables say, which `accelerate launch` sets.
+  std::optional<FsdpOptions> fsdp = {};
   /// How losses are scaled under fp16.
   GradScalerOptions grad_scaler = {};
+  /// Prepared optimizers clip gradients to this norm before each step, as DeepSpeed does: for loops that do not clip themselves.
+  std::optional<double> gradient_clipping = {};
   /// A group that the application made; it is used and never destroyed.
   ProcessGroupHandle process_group = {};
   /// How long to wait for a peer.

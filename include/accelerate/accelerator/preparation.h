@@ -167,9 +167,11 @@ class Preparation : public ProcessControl {
   static void check_placements(const PrepareOptions& options, size_t objects);
   std::shared_ptr<detail::ModelCore> model_core(std::shared_ptr<torch::nn::Module> module, const PrepareModelOptions& options,
                                                 std::source_location where);
+  std::optional<FsdpOptions> fsdp_options() const;
   void keep_model(const std::shared_ptr<detail::ModelCore>& model);
   void note_shared_parameters(detail::ModelCore& model) const;
   detail::AnyDataLoader prepared_loader(const detail::AnyDataLoader& loader, const PlacementOptions& options);
+  void shard_optimizer(torch::optim::Optimizer& optimizer);
   AcceleratedOptimizer keep_optimizer(AcceleratedOptimizer optimizer);
   std::vector<torch::optim::Optimizer*> prepared_optimizers() const;
   SchedulerRule scheduler_rule(torch::optim::Optimizer* optimizer) const;

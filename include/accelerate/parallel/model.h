@@ -6,6 +6,7 @@
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/parallel/ddp_options.h>
 #include <accelerate/parallel/sync_scope.h>
+#include <accelerate/sharding/fsdp_options.h>
 #include <accelerate/training/autocast.h>
 
 #include <atomic>
@@ -30,6 +31,8 @@ struct ModelOptions {
   bool evaluation_mode = false;
   /// How its gradients are all-reduced.
   DdpOptions ddp = {};
+  /// How it is sharded, if it is.
+  std::optional<FsdpOptions> fsdp = {};
   /// The dtype that its forward pass casts to; its outputs are cast back to float32.
   std::optional<c10::ScalarType> autocast = {};
 };
@@ -38,6 +41,7 @@ namespace detail {
 
 class DataParallel;
 class KnownParameters;
+class ShardedModel;
 class WeightProbe;
 
 /// What a prepared model does, independent of its type.
@@ -55,6 +59,16 @@ class ModelCore {
   void zero_grad(bool set_to_none);
   std::vector<at::Tensor> parameters() const;
   TensorDict named_parameters() const;
+  /// What optimizers step: the parameters, or this rank's pieces of them.
+  std::vector<at::Tensor> stepped_parameters() const;
+  TensorDict named_stepped_parameters() const;
+  /// Weights and buffers by name: of a sharded model whole where `keeps`, else none, and all ranks call it.
+  TensorDict state_dict(bool keeps) const;
+  /// Copies whole weights and buffers, which fit, into the module, or their parts into its shards.
+  void load_state_dict(const TensorDict& state);
+  /// Bytes of the parameters that this rank holds, and of all of them.
+  int64_t local_parameter_bytes() const;
+  int64_t total_parameter_bytes() const;
   torch::nn::Module& module() const { return *module_; }
   bool evaluation_mode() const { return options_.evaluation_mode; }
   const ProcessState& state() const { return state_; }
@@ -70,6 +84,10 @@ class ModelCore {
 
   /// All-reduces gradients with the other processes; null when there are none or nothing is trained.
   const std::shared_ptr<DataParallel>& data_parallel() const { return data_parallel_; }
+  /// Null unless the model is sharded.
+  ShardedModel* sharded() const { return sharded_.get(); }
+  /// What floating-point arguments of a forward pass are converted to.
+  std::optional<c10::ScalarType> input_dtype() const { return input_dtype_; }
 
   // --- Guards against silent training mistakes ------------------------------------------------------------
   /// Whether a backward pass that reaches the parameters now bypassed this model and its precision, on one process: no
@@ -100,12 +118,15 @@ class ModelCore {
   void warn_of_unprepared_loader();
   WeightProbe& probe();
   void follow_parameters();
+  void shard(const FsdpOptions& options);
 
   std::shared_ptr<torch::nn::Module> module_;
   ProcessState state_;
   ModelOptions options_;
   std::source_location where_;
-  std::shared_ptr<DataParallel> data_parallel_;   // goes before the group does
+  std::shared_ptr<DataParallel> data_parallel_;  // goes before the group does
+  std::unique_ptr<ShardedModel> sharded_;        // likewise
+  std::optional<c10::ScalarType> input_dtype_;
   std::unique_ptr<KnownParameters> known_;        // null where nothing is synchronised
   std::unique_ptr<WeightProbe> probe_;            // made when it is first needed
   std::atomic<bool> forward_since_step_ = false;  // threads may run inference without NoGradGuard
@@ -142,7 +163,7 @@ class Model {
     core_->before_forward();
     const auto forward = [&] {
       const auto casting = core_->autocast();
-      return module_->forward(std::forward<Arguments>(arguments)...);
+      return module_->forward(converted(std::forward<Arguments>(arguments))...);
     };
     if constexpr (std::is_void_v<decltype(forward())>) {
       forward();
@@ -160,6 +181,9 @@ class Model {
   std::vector<at::Tensor> parameters() const { return core_->parameters(); }
   /// The parameters by name, in the module's order.
   TensorDict named_parameters() const { return core_->named_parameters(); }
+  /// Bytes of the parameters that this process holds between steps: its shards, where the model is sharded.
+  int64_t local_parameter_bytes() const { return core_->local_parameter_bytes(); }
+  int64_t total_parameter_bytes() const { return core_->total_parameter_bytes(); }
 
   /// Backward passes through forward passes in this scope add up gradients on each process alone; the first one after it
   /// all-reduces the sum.
@@ -173,6 +197,16 @@ class Model {
   const std::shared_ptr<detail::ModelCore>& core() const { return core_; }
 
  private:
+  /// An argument as the forward pass takes it: a sharded model in 16 bits has no weights of another dtype.
+  template <class Argument>
+  decltype(auto) converted(Argument&& argument) const {
+    if constexpr (std::same_as<std::remove_cvref_t<Argument>, at::Tensor>) {
+      const auto dtype = core_->input_dtype();
+      return dtype && argument.defined() && argument.is_floating_point() ? argument.to(*dtype) : at::Tensor(argument);
+    } else {
+      return std::forward<Argument>(argument);
+    }
+  }
   template <class Result>
   void after_forward(Result& result) const {
     if constexpr (detail::Searchable<Result>) {

@@ -51,6 +51,10 @@ class GradScaler {
   /// Whether unscale_ was called for this optimizer, and neither a step nor another loss followed.
   bool is_unscaled(const torch::optim::Optimizer& optimizer) const;
 
+  /// Gradients of this optimizer are sharded: `reduce` is given whether those of this process are finite (0), and makes it what
+  /// all processes found.
+  void reduce_found_inf(const torch::optim::Optimizer& optimizer, std::function<void(at::Tensor&)> reduce);
+
   /// The gradients of this optimizer are gone, and what unscale_ found with them: later ones must be unscaled again.
   void forget(const torch::optim::Optimizer& optimizer);
 
@@ -115,6 +119,7 @@ class GradScaler {
   // The recording of a step in which that was, if any.
   const void* applied_in_ = nullptr;
   std::map<const torch::optim::Optimizer*, Progress> progress_;
+  std::map<const torch::optim::Optimizer*, std::function<void(at::Tensor&)>> reductions_;
 };
 
 }  // namespace accelerate

@@ -1,0 +1,300 @@
+#include "sharding/gradient_reducer.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <accelerate/console/logging.h>
+#include <accelerate/core/error.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "residency/host_memory.h"
+#include "sharding/own_operators.h"
+
+namespace accelerate::detail {
+namespace {
+
+/// Reductions under way: one is sent while the next one fills up.
+constexpr size_t kReductionsAtOnce = 1;
+/// Of a parameter that belongs to no unit.
+constexpr size_t kWhole = SIZE_MAX;
+
+}  // namespace
+
+/// Called when a gradient has been added to its parameter.
+struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
+  Hook(std::weak_ptr<GradientReducer> its_reducer, size_t its_unit, size_t its_weight)
+      : reducer(std::move(its_reducer)), unit(its_unit), weight(its_weight) {}
+  void operator()(const at::Tensor& parameter) override {
+    if (const auto alive = reducer.lock()) alive->add(unit, weight, parameter);
+  }
+  std::weak_ptr<GradientReducer> reducer;
+  size_t unit, weight;
+};
+
+GradientReducer::GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<NamedWeight> whole,
+                                 std::shared_ptr<ShardGatherer> gatherer, std::shared_ptr<GradientViews> views,
+                                 ReduceGroups groups, std::optional<c10::ScalarType> reduce_dtype, std::source_location where)
+    : units_(std::move(units)),
+      whole_(std::move(whole)),
+      gatherer_(std::move(gatherer)),
+      views_(std::move(views)),
+      groups_(std::move(groups)),
+      reduce_dtype_(reduce_dtype),
+      where_(where),
+      pending_(units_.size()) {
+  const c10::Device device = units_.empty() ? c10::Device(c10::kCPU) : units_.front()->device;
+  const auto allocate = [device](uint64_t bytes, at::Tensor scrap) {
+    if (device.is_cpu()) return host_slot(bytes, std::move(scrap));
+    return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
+  };
+  slots_.emplace(allocate, UINT64_MAX);
+}
+
+void GradientReducer::install_hooks() {
+  const auto install = [this](const at::Tensor& parameter, size_t unit, size_t weight) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(weak_from_this(), unit, weight));
+  };
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (size_t weight = 0; weight < units_[unit]->weights.size(); ++weight)
+      install(units_[unit]->weights[weight].parameter, unit, weight);
+  }
+  for (const auto& each : whole_) install(each.parameter, kWhole, 0);
+}
+
+void GradientReducer::open_pass() {
+  if (std::exchange(open_, true) || guided_) return;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto alive = weak.lock()) alive->finish_backward();
+  });
+}
+
+void GradientReducer::begin(size_t number, bool accumulates) {
+  const ShardedUnit& unit = *units_[number];
+  Pending& pending = pending_[number];
+  // Sums of several passes keep the precision of the shards.
+  const auto dtype = accumulates ? unit.shard.scalar_type() : reduce_dtype_.value_or(unit.dtype);
+  const auto bytes = unit.layout.total() * static_cast<int64_t>(c10::elementSize(dtype));
+  pending.slot = slots().take(static_cast<uint64_t>(bytes));
+  pending.flat = pending.slot.narrow(0, 0, bytes).view(dtype);
+  pending.used.assign(unit.weights.size(), false);
+  pending.averaged = !accumulates;
+  for (const auto& gap : unit.layout.gaps()) pending.flat.narrow(0, gap.offset, gap.length).zero_();
+}
+
+void GradientReducer::add(size_t number, size_t weight, const at::Tensor& parameter) {
+  open_pass();
+  if (number == kWhole) {
+    whole_reached_ = true;
+    return;
+  }
+  const OwnOperators own;
+  const at::Tensor gradient = std::exchange(parameter.mutable_grad(), at::Tensor());
+  if (!gradient.defined()) return;
+  const ShardedUnit& unit = *units_[number];
+  if (gradient.requires_grad() || gradient.is_sparse())
+    throw UsageError("The gradient of " + unit.weights[weight].name + " of a sharded model " +
+                     (gradient.is_sparse() ? "is sparse: construct the embedding without .sparse(true)."
+                                           : "has a graph of its own (create_graph): sharded models have no double backward."));
+  Pending& pending = pending_[number];
+  if (!pending.flat.defined()) begin(number, !pass_syncs_);
+  at::Tensor sum = unit.view_in(pending.flat, weight);
+  const double share = 1.0 / groups_.world_size();
+  if (pending.used[weight]) {
+    pending.averaged ? sum.add_(gradient, share) : sum.add_(gradient);
+  } else if (!pending.averaged) {
+    sum.copy_(gradient);
+  } else if (gradient.scalar_type() == sum.scalar_type()) {
+    at::mul_out(sum, gradient, at::scalar_tensor(share, gradient.options()));
+  } else {
+    sum.copy_(gradient).mul_(share);
+  }
+  pending.used[weight] = true;
+  if (!pass_syncs_) {
+    if (is_complete(number)) gatherer_->gradients_computed(static_cast<int>(number));
+    return;
+  }
+  if (is_complete(number)) start(number);
+}
+
+bool GradientReducer::is_complete(size_t number) const {
+  const auto& weights = units_[number]->weights;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!pending_[number].used[i] && weights[i].parameter.requires_grad()) return false;
+  }
+  return true;
+}
+
+void GradientReducer::start(size_t number) {
+  while (reductions_.size() >= kReductionsAtOnce) {
+    Reduction first = std::move(reductions_.front());
+    reductions_.pop_front();
+    settle(std::move(first));
+  }
+  const ShardedUnit& unit = *units_[number];
+  Pending gradients = std::exchange(pending_[number], {});
+  for (size_t i = 0; i < gradients.used.size(); ++i) {
+    if (!gradients.used[i]) unit.view_in(gradients.flat, i).zero_();
+  }
+  if (!gradients.averaged) gradients.flat.mul_(1.0 / groups_.world_size());
+  at::Tensor sent = gradients.flat.to(reduce_dtype_.value_or(unit.dtype));
+  at::Tensor result = at::empty({unit.layout.shard_size()}, sent.options());
+  BackgroundCollective collective;
+  if (groups_.shard_size() == 1) {
+    result.copy_(sent.narrow(0, 0, unit.layout.shard_size()));
+  } else {
+    collective = groups_.shard->start_reduce_scatter(result, sent, unit.label(), where_);
+  }
+  reductions_.push_back({number, std::move(gradients), std::move(sent), std::move(result), std::move(collective)});
+  gatherer_->gradients_computed(static_cast<int>(number));
+}
+
+void GradientReducer::settle(Reduction reduction) {
+  ShardedUnit& unit = *units_[reduction.unit];
+  reduction.collective.wait();
+  reduction.sent.reset();
+  reduction.gradients.flat.reset();
+  slots().give_back(std::move(reduction.gradients.slot));
+  if (groups_.replicate) groups_.replicate->start_all_reduce(reduction.result, unit.label(), where_).wait();
+  const at::Tensor mine = reduction.result.to(unit.shard.options());
+  reduced_ = true;
+  for (size_t i = 0; i < unit.weights.size(); ++i) {
+    auto& weight = unit.weights[i];
+    if (!weight.parameter.requires_grad() && !reduction.gradients.used[i]) continue;
+    const auto piece = unit.layout.piece(i, groups_.shard_rank());
+    const at::Tensor gradient = mine.narrow(0, piece.offset, piece.length);
+    if (reduction.gradients.used[i]) {
+      give(weight, gradient);
+    } else {
+      unused_.push_back({reduction.unit, i, gradient});
+    }
+  }
+}
+
+void GradientReducer::give(ShardedWeight& weight, const at::Tensor& gradient) const {
+  at::Tensor& sum = weight.piece.mutable_grad();
+  if (sum.defined()) {
+    sum.add_(gradient);
+  } else {
+    sum = gradient;
+  }
+}
+
+void GradientReducer::finish_backward() {
+  const OwnOperators own;
+  guided_ = false;
+  if (!std::exchange(open_, false) || !pass_syncs_) return views_->show();
+  // In the order in which backward passes mostly get there.
+  for (size_t unit = units_.size(); unit-- > 0;) {
+    if (pending_[unit].flat.defined()) start(unit);
+  }
+  while (!reductions_.empty()) {
+    Reduction first = std::move(reductions_.front());
+    reductions_.pop_front();
+    settle(std::move(first));
+  }
+  slots().free_unused();
+  give_unused();
+  reduce_whole();
+  views_->show();
+}
+
+/// What no rank used in a pass has no gradient, as in a run that is not sharded: an optimizer leaves it alone. Whether another
+/// rank used it is asked in every pass once a rank had unused weights in the first one.
+void GradientReducer::give_unused() {
+  const auto unused = std::exchange(unused_, {});
+  if (asks_ == Asks::never || groups_.world_size() == 1) {
+    if (groups_.world_size() > 1 && !unused.empty() && !std::exchange(warned_, true)) {
+      get_logger("accelerate")
+          .warning({.main_process_only = false},
+                   "The parameter {} of a sharded model had gradients in the first backward pass and none in a later one: it is "
+                   "stepped with a gradient of zero wherever this rank has no gradient for it.",
+                   units_[unused.front().unit]->weights[unused.front().weight].name);
+    }
+    if (groups_.world_size() == 1) return;
+    for (const auto& each : unused) give(units_[each.unit]->weights[each.weight], each.gradient);
+    return;
+  }
+  size_t count = 0;
+  std::vector<size_t> first(units_.size());
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    first[unit] = count;
+    count += units_[unit]->weights.size();
+  }
+  at::Tensor used = at::zeros({static_cast<int64_t>(count) + 1}, at::kInt);
+  auto* flags = used.data_ptr<int32_t>();
+  std::fill(flags, flags + count, 1);
+  for (const auto& each : unused) flags[first[each.unit] + each.weight] = 0;
+  flags[count] = unused.empty() ? 0 : 1;
+  groups_.world->all_reduce(used, c10d::ReduceOp::MAX, "backward", where_);
+  if (asks_ == Asks::first) asks_ = flags[count] != 0 ? Asks::always : Asks::never;
+  for (const auto& each : unused) {
+    if (flags[first[each.unit] + each.weight] != 0) give(units_[each.unit]->weights[each.weight], each.gradient);
+  }
+}
+
+void GradientReducer::reduce_whole() {
+  if (!std::exchange(whole_reached_, false) || groups_.world_size() == 1) return;
+  std::vector<at::Tensor> gradients, flats;
+  for (const auto& each : whole_) {
+    if (!each.parameter.grad().defined()) continue;
+    gradients.push_back(each.parameter.grad());
+    flats.push_back(gradients.back().reshape({-1}).to(at::kFloat));
+  }
+  at::Tensor flat = at::cat(flats).mul_(1.0 / groups_.world_size());
+  groups_.world->start_all_reduce(flat, "modules that are not sharded", where_).wait();
+  int64_t begin = 0;
+  for (auto& gradient : gradients) {
+    gradient.copy_(flat.narrow(0, begin, gradient.numel()).view(gradient.sizes()));
+    begin += gradient.numel();
+  }
+}
+
+void GradientReducer::abort_backward() {
+  guided_ = open_ = whole_reached_ = false;
+  drop_local_gradients();
+  reductions_.clear();
+  unused_.clear();
+}
+
+bool GradientReducer::has_local_gradients() const {
+  return std::any_of(pending_.begin(), pending_.end(), [](const Pending& pending) { return pending.flat.defined(); });
+}
+
+TensorDict GradientReducer::local_gradients() const {
+  TensorDict gradients;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (!pending_[unit].flat.defined()) continue;
+    for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
+      if (pending_[unit].used[i]) gradients[units_[unit]->weights[i].name] = units_[unit]->view_in(pending_[unit].flat, i);
+    }
+  }
+  return gradients;
+}
+
+void GradientReducer::set_local_gradient(const std::string& name, const at::Tensor& gradient) {
+  const OwnOperators own;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
+      if (units_[unit]->weights[i].name != name) continue;
+      if (!pending_[unit].flat.defined()) begin(unit, /*accumulates=*/true);
+      units_[unit]->view_in(pending_[unit].flat, i).copy_(gradient);
+      pending_[unit].used[i] = true;
+    }
+  }
+}
+
+void GradientReducer::drop_local_gradients() {
+  for (auto& pending : pending_) {
+    if (pending.slot.defined()) slots().give_back(std::move(pending.slot));
+    pending = {};
+  }
+}
+
+}  // namespace accelerate::detail

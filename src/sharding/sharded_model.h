@@ -1,0 +1,101 @@
+#pragma once
+
+#include <accelerate/checkpoint/tensor_dict.h>
+#include <accelerate/distributed/process_state.h>
+#include <accelerate/sharding/fsdp_options.h>
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <unordered_map>
+#include <vector>
+
+#include "sharding/gradient_reducer.h"
+#include "sharding/shard_gatherer.h"
+#include "sharding/sharded_unit.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace accelerate::detail {
+
+/// Gives parameters that were made under InitEmptyWeights the values that their constructors would have given them.
+void fill_empty_weights(torch::nn::Module& module);
+
+/// Weights, gradients and optimizer state of one model, sharded over the ranks. The module keeps its parameters, of full shape
+/// and without bytes: operators gather them. Optimizers step this rank's pieces of them instead.
+class ShardedModel {
+ public:
+  /// UsageError when the options or the module cannot be had sharded.
+  ShardedModel(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const FsdpOptions& options,
+               std::source_location where);
+  ~ShardedModel();
+
+  /// Before a forward pass: follows parameters that were frozen or unfrozen. UsageError for those that were converted or moved.
+  void before_forward();
+  GradientReducer& reducer() { return *reducer_; }
+  const GradientReducer& reducer() const { return *reducer_; }
+  /// Before a step: UsageError when gradients were not synchronised. What was gathered is outdated from now on.
+  void before_step();
+  /// Shards were changed otherwise.
+  void invalidate() { gatherer_->invalidate(); }
+  void zero_grad(bool set_to_none);
+  /// What was done to the gradients of parameters is done to those of their pieces.
+  void take_gradient_changes() const { views_->take_changes(); }
+
+  /// What optimizers step: a piece for each parameter, and parameters of ignored modules.
+  std::vector<at::Tensor> pieces() const;
+  /// The piece of a parameter, or nothing when it is not one of a sharded unit. A piece is its own.
+  std::optional<at::Tensor> piece_of(const at::Tensor& parameter) const;
+  /// By the names of their parameters, in the module's order.
+  TensorDict named_pieces() const;
+  /// Replaces the parameters of an optimizer by their pieces, and its state by this rank's part of it. False when it has none.
+  bool adopt(torch::optim::Optimizer& optimizer);
+
+  /// The weights and buffers of the whole model in host memory, where `keeps`; else nothing. All ranks call it.
+  TensorDict full_state_dict(bool keeps) const;
+  /// Takes this rank's part of whole weights, and buffers.
+  void load_full_state_dict(const TensorDict& state);
+
+  /// A tensor that has an element for each of a parameter's, on all ranks in pieces like the parameter: for optimizer state.
+  struct Place {
+    size_t unit, weight;
+  };
+  std::optional<Place> place_of(const at::Tensor& piece) const;
+  /// This rank's part of a tensor that is shaped like the parameter.
+  at::Tensor part_of(const at::Tensor& full, const Place& place) const;
+  const std::vector<std::shared_ptr<ShardedUnit>>& units() const { return units_; }
+  /// The ranks that hold one copy of the weights.
+  const ProcessState& shard_group() const { return shard_; }
+  /// The flat vector of a unit of which `shard` is this rank's part. All ranks of the group call it.
+  at::Tensor gather_shards(const ShardedUnit& unit, const at::Tensor& shard, const char* call) const;
+
+  int64_t local_bytes() const;
+  int64_t total_bytes() const { return total_bytes_; }
+  const ShardGatherer& gatherer() const { return *gatherer_; }
+
+ private:
+  void shard_unit(const UnitPlan& plan, bool broadcasts);
+  void keep_whole(at::Tensor parameter);
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  const ProcessState world_;
+  const FsdpOptions options_;
+  const std::source_location where_;
+  ProcessState shard_;
+  std::optional<ProcessState> replicate_;
+  std::vector<std::shared_ptr<ShardedUnit>> units_;
+  std::vector<NamedWeight> whole_;
+  std::shared_ptr<ShardGatherer> gatherer_;
+  std::shared_ptr<GradientViews> views_;
+  std::shared_ptr<GradientReducer> reducer_;
+  std::unordered_map<const void*, Place> places_;  // by parameters and by their pieces
+  int64_t total_bytes_ = 0;
+  bool has_optimizer_ = false;
+};
+
+}  // namespace accelerate::detail

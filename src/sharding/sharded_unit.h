@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <string>
+#include <vector>
+
+#include "sharding/flat_layout.h"
+#include "sharding/unit_plan.h"
+
+namespace accelerate::detail {
+
+/// A parameter of a sharded unit.
+struct ShardedWeight {
+  std::string name;
+  /// The module's own: of its full shape, with bytes only while they are gathered.
+  at::Tensor parameter;
+  /// This rank's part of it, a view of the unit's shard: what an optimizer steps.
+  at::Tensor piece;
+  /// The parameter's, also after somebody has given it another one.
+  c10::Storage storage = parameter.storage();
+};
+
+/// Weights that are gathered and resharded together, and this rank's shard of them.
+struct ShardedUnit {
+  std::string name;
+  int number = 0;
+  FlatLayout layout;
+  /// On the device of the run, or in host memory where it is offloaded; in the dtype that the parameters had.
+  at::Tensor shard = {};
+  std::vector<ShardedWeight> weights = {};
+  /// What weights are gathered in, and where.
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  c10::Device device = c10::kCPU;
+
+  /// As calls and messages tell it: "unit 2 (blocks.1)".
+  std::string label() const { return "unit " + std::to_string(number) + " (" + name + ")"; }
+  int64_t full_bytes() const { return layout.total() * static_cast<int64_t>(c10::elementSize(dtype)); }
+  bool converts() const { return shard.scalar_type() != dtype; }
+  /// A view of a weight in a flat vector of the unit, laid out as the parameter is.
+  at::Tensor view_in(const at::Tensor& flat, size_t weight) const {
+    const auto& parameter = weights[weight].parameter;
+    return flat.as_strided(parameter.sizes(), parameter.strides(), layout.offset(weight));
+  }
+};
+
+/// The elements of a dense tensor in the order of its memory.
+at::Tensor in_memory_order(const at::Tensor& tensor);
+
+}  // namespace accelerate::detail

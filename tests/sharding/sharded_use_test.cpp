@@ -1,0 +1,287 @@
+#include "sharding/sharded_model.h"
+#include "sharding/sharded_nets.h"
+#include "support/error_text.h"
+
+namespace {
+
+using namespace sharded_nets;
+using accelerate::Accelerator;
+using accelerate::FsdpOptions;
+using accelerate::testing::expect_parts;
+using accelerate::testing::message_of;
+
+Accelerator sharding_accelerator(const FsdpOptions& fsdp = by_block()) {
+  return Accelerator({.fsdp = fsdp, .timeout = std::chrono::seconds(60)});
+}
+
+/// A model that is sharded, its optimizer, and a replica of it that is trained beside it.
+struct Pair {
+  explicit Pair(const FsdpOptions& fsdp = by_block(), double rate = 0.1)
+      : accelerator(sharding_accelerator(fsdp)),
+        net(seeded()),
+        sgd(net->parameters(), torch::optim::SGDOptions(rate)),
+        twin(seeded()),
+        twin_sgd(twin->parameters(), torch::optim::SGDOptions(rate)),
+        model(accelerator.prepare_model(net)),
+        optimizer(accelerator.prepare_optimizer(sgd)) {}
+  static TinyGpt seeded() {
+    torch::manual_seed(5);
+    return TinyGpt();
+  }
+  static torch::Tensor loss_of(const torch::Tensor& logits) { return logits.square().mean(); }
+  torch::Tensor ids(int step) const { return batch(step, accelerator.process_index(), 2); }
+  /// The mean of the twin's gradients over ranks.
+  void average_twin() {
+    for (auto& parameter : twin->parameters()) {
+      if (parameter.grad().defined())
+        parameter.mutable_grad() = accelerator.reduce(parameter.grad(), accelerate::Reduction::mean);
+    }
+  }
+  void twin_step(int step) {
+    twin->zero_grad();
+    loss_of(twin->forward(ids(step))).backward();
+    average_twin();
+    twin_sgd.step();
+  }
+  void expect_equal_weights(double tolerance = 2e-6) {
+    const auto whole = accelerator.get_state_dict(model);
+    for (const auto& [name, tensor] : whole) {
+      const auto expected = accelerate::state_dict(*twin).at(name);
+      EXPECT_TRUE(torch::allclose(tensor, expected, tolerance, tolerance)) << name;
+    }
+  }
+
+  Accelerator accelerator;
+  TinyGpt net;
+  torch::optim::SGD sgd;
+  TinyGpt twin;
+  torch::optim::SGD twin_sgd;
+  accelerate::Model<TinyGptImpl> model;
+  accelerate::AcceleratedOptimizer optimizer;
+};
+
+class TogetherShardedUse : public Together {};
+
+TEST_F(TogetherShardedUse, EachRankHoldsItsShardAndAtMostTwoUnitsMore) {
+  Pair run;
+  const double share = static_cast<double>(run.model.total_parameter_bytes()) / world();
+  int64_t largest = 0, padding = 0;
+  if (const auto* sharded = run.model.core()->sharded()) {
+    for (const auto& unit : sharded->units()) {
+      largest = std::max(largest, unit->full_bytes());
+      int64_t elements = 0;
+      for (const auto& gap : unit->layout.gaps()) elements += gap.length;
+      padding += elements * 4;
+    }
+    EXPECT_LE(run.model.local_parameter_bytes(), share * 1.02 + static_cast<double>(padding) / world() + 1);
+    for (int step = 0; step < 3; ++step) {
+      run.accelerator.backward(Pair::loss_of(run.model(run.ids(step))));
+      run.optimizer.step();
+      run.optimizer.zero_grad();
+      EXPECT_EQ(sharded->gatherer().held_bytes(), 0U) << "between steps";
+    }
+    EXPECT_LE(sharded->gatherer().peak_bytes(), static_cast<uint64_t>(2 * largest));
+  } else {
+    EXPECT_EQ(world(), 1);
+    EXPECT_EQ(run.model.local_parameter_bytes(), run.model.total_parameter_bytes());
+  }
+}
+
+TEST_F(TogetherShardedUse, WeightsAndGradientsCanBeReadAndChangedAsIfTheyWereWhole) {
+  Pair run;
+  const auto weight = run.net->blocks[1]->as<AttentionBlock>()->down->weight;
+  const auto same = run.twin->blocks[1]->as<AttentionBlock>()->down->weight;
+  EXPECT_TRUE(torch::equal(weight.detach() + 0, same.detach()));
+  {
+    torch::NoGradGuard no_grad;
+    weight.mul_(0.5);
+    same.mul_(0.5);
+    weight[0].zero_();
+    same[0].zero_();
+  }
+  run.accelerator.backward(Pair::loss_of(run.model(run.ids(0))));
+  Pair::loss_of(run.twin->forward(run.ids(0))).backward();
+  run.average_twin();
+  EXPECT_TRUE(torch::allclose(weight.grad() * 1, same.grad(), 1e-5, 1e-7));
+  // Clipping by somebody who knows nothing of shards.
+  const auto norm = torch::nn::utils::clip_grad_norm_(run.model.parameters(), 0.01);
+  EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(run.twin->parameters(), 0.01), 1e-6);
+  run.optimizer.step();
+  run.twin_sgd.step();
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, GradientsThatTheModuleItselfDropsAreDropped) {
+  Pair run;
+  for (int step = 0; step < 3; ++step) {
+    run.net->zero_grad();
+    run.accelerator.backward(Pair::loss_of(run.model(run.ids(step))));
+    run.optimizer.step();
+    run.twin_step(step);
+  }
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, EvaluationBetweenPassesAndStepsChangesNothing) {
+  Pair run;
+  for (int step = 0; step < 3; ++step) {
+    const auto evaluate = [&] {
+      torch::NoGradGuard no_grad;
+      EXPECT_TRUE(torch::allclose(run.model(run.ids(7)), run.twin->forward(run.ids(7)), 1e-5, 1e-6));
+    };
+    evaluate();
+    const auto loss = Pair::loss_of(run.model(run.ids(step)));
+    evaluate();
+    run.accelerator.backward(loss);
+    evaluate();  // what it gathers is outdated by the step
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+    run.twin_step(step);
+  }
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, SeveralForwardPassesAndCallsAroundTheModelAreSynchronised) {
+  Pair run;
+  for (int step = 0; step < 2; ++step) {
+    const auto loss = Pair::loss_of(run.model(run.ids(step))) + Pair::loss_of(run.net->forward(run.ids(step + 4)));
+    run.accelerator.backward(loss);
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+    run.twin->zero_grad();
+    (Pair::loss_of(run.twin->forward(run.ids(step))) + Pair::loss_of(run.twin->forward(run.ids(step + 4)))).backward();
+    run.average_twin();
+    run.twin_sgd.step();
+  }
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, AnExceptionInAPassLeavesTheNextOnesAsTheyWere) {
+  Pair run;
+  struct Fails : torch::autograd::Function<Fails> {
+    static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) { return x.clone(); }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+      throw std::runtime_error("on purpose");
+    }
+  };
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_THROW(run.model(torch::full({1, 3}, 1000, torch::kLong)), std::exception);
+    const auto loss = Pair::loss_of(Fails::apply(run.model(run.ids(step))) + run.model(run.ids(step)));
+    EXPECT_THROW(run.accelerator.backward(loss), std::exception);
+    run.optimizer.zero_grad();
+    run.model.zero_grad();
+    run.accelerator.backward(Pair::loss_of(run.model(run.ids(step))));
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+    run.twin_step(step);
+  }
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, AParameterThatNoRankUsedIsLeftAlone) {
+  struct TwoHeadsImpl : torch::nn::Module {
+    TwoHeadsImpl() {
+      body = register_module("body", torch::nn::Linear(4, 8));
+      left = register_module("left", torch::nn::Linear(8, 2));
+      right = register_module("right", torch::nn::Linear(8, 2));
+      nobody = register_module("nobody", torch::nn::Linear(8, 2));
+    }
+    torch::Tensor forward(const torch::Tensor& x, bool uses_right) { return (uses_right ? right : left)(torch::tanh(body(x))); }
+    torch::nn::Linear body{nullptr}, left{nullptr}, right{nullptr}, nobody{nullptr};
+  };
+  auto accelerator = sharding_accelerator(FsdpOptions{});
+  auto net = std::make_shared<TwoHeadsImpl>();
+  const auto before = accelerate::state_dict(*net).at("nobody.weight").clone(), right = net->right->weight.detach().clone();
+  torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.5));
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  for (int step = 0; step < 2; ++step) {
+    accelerator.backward(model(torch::ones({3, 4}), rank() == 1).sum());  // only one rank uses that head
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  const auto whole = accelerator.get_state_dict(model);
+  if (rank() != 0) return;
+  EXPECT_TRUE(torch::equal(whole.at("nobody.weight"), before));
+  EXPECT_EQ(torch::equal(whole.at("right.weight"), right), world() == 1);
+}
+
+TEST_F(TogetherShardedUse, AModelMadeWithoutWeightsIsInitialisedShardByShard) {
+  auto accelerator = sharding_accelerator();
+  torch::manual_seed(5);
+  auto net = [] {
+    accelerate::InitEmptyWeights empty;
+    return TinyGpt();
+  }();
+  torch::manual_seed(5);
+  auto model = accelerator.prepare_model(net);
+  const auto whole = accelerator.get_state_dict(model);
+  EXPECT_EQ(whole.empty(), rank() != 0);
+  for (const auto& [name, tensor] : whole) {
+    EXPECT_FALSE(tensor.is_meta()) << name;
+    EXPECT_TRUE(tensor.isfinite().all().item<bool>()) << name;
+  }
+  torch::NoGradGuard no_grad;
+  EXPECT_TRUE(model(batch(0, 0, 2)).isfinite().all().item<bool>());
+}
+
+TEST_F(TogetherShardedUse, AShardedModelTrainsBesideAReplicatedAndAFrozenOne) {
+  Pair run;
+  torch::manual_seed(3);
+  torch::nn::Linear critic(23, 1), critic_twin(23, 1);
+  accelerate::load_state_dict(*critic_twin, accelerate::state_dict(*critic));
+  auto prepared = run.accelerator.prepare_model(critic, {.evaluation_mode = true});
+  for (int step = 0; step < 3; ++step) {
+    run.accelerator.backward(prepared(run.model(run.ids(step))).square().mean());
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+    run.twin->zero_grad();
+    critic_twin(run.twin->forward(run.ids(step))).square().mean().backward();
+    run.average_twin();
+    run.twin_sgd.step();
+  }
+  run.expect_equal_weights(1e-5);
+}
+
+// --- What a user writes who has not read the guide ------------------------------------------------------------------------
+
+TEST_F(TogetherShardedUse, MistakesAreErrorsThatSayWhatToDo) {
+  if (world() == 1) return;  // nothing is sharded
+  {
+    Pair run;
+    auto scope = run.accelerator.no_sync(run.model);
+    run.accelerator.backward(Pair::loss_of(run.model(run.ids(0))));
+    expect_parts(message_of<accelerate::UsageError>([&] { run.optimizer.step(); }), {"no_sync"});
+  }
+  {
+    auto accelerator = sharding_accelerator();
+    TinyGpt net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);  // never prepared
+    auto model = accelerator.prepare(net);
+    accelerator.backward(Pair::loss_of(model(batch(0, 0, 2))));
+    expect_parts(message_of<accelerate::UsageError>([&] { model(batch(0, 0, 2)); }), {"no prepared optimizer steps it"});
+  }
+  {
+    Pair run;
+    run.net->to(torch::kDouble);
+    expect_parts(message_of<accelerate::UsageError>([&] { run.model(run.ids(0)); }), {"Convert the module before prepare"});
+  }
+  {
+    auto accelerator = sharding_accelerator();
+    TinyGpt net;
+    torch::optim::LBFGS lbfgs(net->parameters());
+    expect_parts(message_of<accelerate::UsageError>([&] { accelerator.prepare(net, lbfgs); }), {"LBFGS"});
+  }
+  {
+    auto accelerator = sharding_accelerator(FsdpOptions{.transformer_layer_classes = {"Blok"}});
+    TinyGpt net;
+    expect_parts(message_of<accelerate::UsageError>([&] { accelerator.prepare(net); }), {"AttentionBlockImpl"});
+  }
+  {
+    Pair run;
+    const auto loss = Pair::loss_of(run.model(run.ids(0)));
+    loss.backward({}, /*retain_graph=*/true);
+    expect_parts(message_of<std::exception>([&] { loss.backward(); }), {"second backward pass"});
+  }
+}
+
+}  // namespace

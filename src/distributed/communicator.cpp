@@ -274,7 +274,7 @@ void Communicator::send(const at::Tensor& tensor, int to, std::source_location w
     const std::lock_guard lock(sending_[static_cast<size_t>(to)]);
     failures_->wait(*transport().send(header, to, kHeaderTag));
     if (tensor.numel() == 0) return;
-    const auto sent = transport().send(bytes_of(on_host ? tensor.cpu() : tensor), to, kDataTag);
+    const auto sent = transport().send(as_bytes_in_memory(on_host ? tensor.cpu() : tensor), to, kDataTag);
     on_host ? failures_->wait(*sent) : static_cast<void>(sent->wait());
   });
 }
@@ -292,7 +292,7 @@ at::Tensor Communicator::receive(int from, at::Device device, std::source_locati
     if (result.numel() == 0) return;
     const bool on_host = transport().runs_on_host(result.device().type());
     const at::Tensor arriving = on_host ? result.cpu() : result;
-    const auto received = transport().receive(bytes_of(arriving), from, kDataTag);
+    const auto received = transport().receive(as_bytes_in_memory(arriving), from, kDataTag);
     on_host ? failures_->wait(*received) : static_cast<void>(received->wait());
     if (!arriving.is_same(result)) result.copy_(arriving);
   });

@@ -36,6 +36,6 @@ at::Tensor TensorHeader::room(at::Device device) const {
                    at::TensorOptions().dtype(static_cast<at::ScalarType>(dtype)).device(where));
 }
 
-at::Tensor bytes_of(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
+at::Tensor as_bytes_in_memory(const at::Tensor& contiguous) { return contiguous.view({-1}).view(at::kByte); }
 
 }  // namespace accelerate::detail

@@ -25,6 +25,6 @@ struct TensorHeader {
 };
 
 /// The memory of a contiguous tensor as bytes: backends need not know its dtype.
-at::Tensor bytes_of(const at::Tensor& contiguous);
+at::Tensor as_bytes_in_memory(const at::Tensor& contiguous);
 
 }  // namespace accelerate::detail

@@ -69,7 +69,7 @@ TEST(HangDiagnosis, TellsWhatARankDoesAtALineOfItsProgram) {
   EXPECT_EQ(diagnose({receives, waits}),
             "Rank 0 has not reached call 1.\n"
             "  - Rank 0: in recv from rank 0 at train.cpp:7 for 10.0 s; it has made no call yet\n"
-            "  - Rank 1: waiting for 18.0 s in reduce (call 1) at train.cpp:20");
+            "  - Rank 1: waiting for 18.0 s in reduce (call 1) at train.cpp:10");
   EXPECT_TRUE(diagnose({receives, receives}).starts_with("No rank is in a collective of the group.\n"));
 }
 

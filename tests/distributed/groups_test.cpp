@@ -195,8 +195,8 @@ TEST_F(TogetherGroups, SeveralThreadsReceiveAtOnce) {
 
 TEST_F(TogetherGroups, AGroupHasMessagesOfItsOwn) {
   const auto group = state().split_group(rank() % 2);
-  if (group.num_processes() > 1)
-    EXPECT_EQ(around_the_ring(group, torch::tensor(rank())).item<int>(), (rank() + 2) % (2 * group.num_processes()));
+  if (group.num_processes() == 1) return;
+  EXPECT_EQ(around_the_ring(group, torch::tensor(rank())).item<int>(), (rank() + 2) % (2 * group.num_processes()));
 }
 
 TEST_F(TogetherGroups, WhatCannotBeSentIsAnErrorBeforeAnythingIs) {

@@ -13,6 +13,7 @@
 
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/distributed/format_tensor.h>
+#include <accelerate/distributed/point_to_point.h>
 #include <accelerate/distributed/process_state.h>
 #include <accelerate/distributed/random.h>
 #include <accelerate/distributed/value.h>

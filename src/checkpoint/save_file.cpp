@@ -6,7 +6,7 @@
 
 #include "checkpoint/tensor_file.h"
 #include "core/file.h"
-#include "distributed/logbook.h"
+#include "distributed/busy.h"
 
 namespace accelerate {
 

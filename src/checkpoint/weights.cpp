@@ -12,7 +12,7 @@
 #include "checkpoint/tensor_file.h"
 #include "core/escaped.h"
 #include "core/file.h"
-#include "distributed/logbook.h"
+#include "distributed/busy.h"
 #include "formats/weight_index.h"
 #include "formats/weight_shards.h"
 

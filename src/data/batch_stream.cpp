@@ -5,7 +5,7 @@
 #include "data/batch_spec.h"
 #include "data/worker_pool.h"
 #include "data/worker_stream.h"
-#include "distributed/logbook.h"
+#include "distributed/busy.h"
 
 namespace accelerate::detail {
 namespace {

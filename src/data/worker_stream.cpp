@@ -8,7 +8,7 @@
 #include <deque>
 #include <exception>
 
-#include "distributed/logbook.h"
+#include "distributed/busy.h"
 
 namespace accelerate::detail {
 

@@ -4,7 +4,7 @@
 #include <source_location>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "distributed/transport.h"
+#include "transport/transport.h"
 
 namespace accelerate::detail {
 

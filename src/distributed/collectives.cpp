@@ -21,19 +21,11 @@ namespace accelerate {
 using namespace detail;
 namespace {
 
-/// Why `tensor` cannot be sent, or nothing.
-std::string problem_of(const at::Tensor& tensor) {
-  if (!tensor.defined()) return "an undefined tensor";
-  if (tensor.layout() != at::kStrided || tensor.is_quantized())
-    return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
-  if (tensor.is_meta()) return "a tensor on the meta device, which has no data: " + describe(tensor);
-  return "";
-}
-
+/// Why these tensors cannot be sent, or nothing.
 std::string problem_of(const detail::Leaves& leaves) {
   if (!leaves.other.empty()) return leaves.other + " (send objects with gather_object or broadcast_object_list)";
   for (const at::Tensor* tensor : leaves.tensors) {
-    if (auto problem = problem_of(*tensor); !problem.empty()) return problem;
+    if (auto problem = unsendable(*tensor); !problem.empty()) return problem;
   }
   return "";
 }
@@ -67,7 +59,7 @@ void for_each_leaf(const detail::Leaves& leaves, Collective collective) {
 /// mistake, so that one that is made by some of them only is an error on all. `problem` is this process's own mistake.
 template <class Describe>
 void agree(const ProcessState& state, const char* call, Describe what, const std::string& problem, std::source_location where) {
-  if (state.debug()) state.communicator()->agree(call, problem.empty() ? what() : problem, where);
+  if (state.debug() && state.communicator()) state.communicator()->agree(call, problem.empty() ? what() : problem, where);
   if (!problem.empty()) throw UsageError(std::string(call) + " takes dense tensors and was given " + problem + ".");
 }
 
@@ -150,8 +142,10 @@ std::string problem_of(const ProcessState& state, const detail::Leaves& leaves, 
     }
     if (complex && reduction == Reduction::max) return dtype_name(dtype) + " tensors, which have no maximum";
     if (!complex && !reducible_as(dtype)) {
-      return dtype_name(dtype) + " tensors, which the backend " +
-             state.communicator()->transport().backend_name(tensor->device().type()) + " cannot add (convert them first)";
+      const auto& peers = state.communicator();
+      return dtype_name(dtype) + " tensors, which " +
+             (peers ? "the backend " + peers->transport().backend_name(tensor->device().type()) : "backends") +
+             " cannot add (convert them first)";
     }
   }
   return "";
@@ -176,11 +170,11 @@ at::Tensor reduce_one(const ProcessState& state, const at::Tensor& tensor, Reduc
 
 /// Why the first dimension of these tensors cannot be divided among the processes, or nothing.
 std::string indivisible(const ProcessState& state, const Leaves& leaves) {
+  const std::string processes = " the " + std::to_string(state.num_processes()) + " processes";
   for (const at::Tensor* tensor : leaves.tensors) {
-    if (tensor->dim() == 0 || tensor->size(0) % state.num_processes() != 0) {
-      return describe(*tensor) + ", whose first dimension is not a multiple of the " + std::to_string(state.num_processes()) +
-             " processes (pad it first)";
-    }
+    if (tensor->dim() == 0) return describe(*tensor) + ", which has no first dimension to divide among" + processes;
+    if (tensor->size(0) % state.num_processes() != 0)
+      return describe(*tensor) + ", whose first dimension is not a multiple of" + processes + " (pad it first)";
   }
   return "";
 }
@@ -305,21 +299,21 @@ void broadcast(const ProcessState& state, const Leaves& leaves, int from_process
 }
 
 void reduce_scatter(const ProcessState& state, const Leaves& leaves, Reduction reduction, std::source_location where) {
-  if (!state.communicator()) return reduce(state, leaves, reduction, where);
   std::string problem = problem_of(state, leaves, reduction);
   if (problem.empty()) problem = indivisible(state, leaves);
   agree(
       state, "reduce_scatter", [&] { return describe_leaves(leaves) + " by " + to_string(reduction); }, problem, where);
+  if (!state.communicator()) return reduce(state, leaves, reduction, where);
   for_each_leaf(
       leaves, [&](at::Tensor& tensor, const Leaf& leaf) { tensor = reduce_scatter_one(state, tensor, reduction, leaf, where); });
 }
 
 void all_to_all(const ProcessState& state, const Leaves& leaves, std::source_location where) {
-  if (!state.communicator()) return;
   std::string problem = problem_of(leaves);
   if (problem.empty()) problem = indivisible(state, leaves);
   agree(
       state, "all_to_all", [&] { return describe_leaves(leaves); }, problem, where);
+  if (!state.communicator()) return;
   for_each_leaf(
       leaves, [&](at::Tensor& tensor, const Leaf& leaf) { tensor = all_to_all_one(*state.communicator(), tensor, leaf, where); });
 }

@@ -11,12 +11,15 @@
 #include <utility>
 
 #include "core/source_line.h"
+#include "distributed/busy.h"
 #include "distributed/detective.h"
 #include "distributed/failure_policy.h"
 #include "distributed/pass_tracker.h"
 #include "distributed/store_scopes.h"
+#include "distributed/tensor_header.h"
 #include "distributed/watchful_group.h"
 #include "launch/failure_notes.h"
+#include "rendezvous/bounded.h"
 
 namespace accelerate::detail {
 namespace {
@@ -27,6 +30,12 @@ constexpr int64_t kInlineBytes = 1024 - static_cast<int64_t>(sizeof(int64_t));
 
 /// What debug mode does before a call: the same for all of them.
 constexpr const char* kComparison = "comparing calls";
+
+/// How often a rank looks whether the group is lost while it waits for what runs aside.
+constexpr std::chrono::milliseconds kAsideLook{100};
+
+/// Of messages between two ranks, below those of reduce-scatters.
+constexpr int kHeaderTag = (1 << 30) - 2, kDataTag = (1 << 30) - 1;
 
 at::Tensor byte_buffer(int64_t size) { return at::empty({size}, at::TensorOptions().dtype(at::kByte)); }
 
@@ -55,9 +64,11 @@ void keep_for_ever(Thing thing) {
 
 Communicator::Communicator(GroupParts parts)
     : parts_(std::move(parts)),
-      failures_(std::make_unique<FailurePolicy>(rank(), size(), parts_.timeout)),
+      failures_(std::make_unique<FailurePolicy>(rank(), size(), parts_.timeout, parts_.names)),
       scopes_(std::make_unique<StoreScopes>(parts_.store, parts_.timeout, *failures_)),
       passes_(std::make_unique<PassTracker>(*failures_)),
+      sending_(static_cast<size_t>(size())),
+      receiving_(static_cast<size_t>(size())),
       exceptions_before_(std::uncaught_exceptions()),
       process_(::getpid()) {}
 
@@ -85,8 +96,9 @@ Communicator::~Communicator() {
     parts_.transport->close();
   }
   // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go. But an exception
-  // on its way out of here waits for nobody.
-  if (awaited && parts_.first_serves_store && rank == 0 && !unwinding) scopes_->serve_until_all_have_ended(size);
+  // on its way out of here waits for nobody. A group that was split from another leaves it to that.
+  if (!parts_.parent && awaited && parts_.first_serves_store && rank == 0 && !unwinding)
+    scopes_->serve_until_all_have_ended(size);
 }
 
 c10::intrusive_ptr<WatchfulGroup> Communicator::background_group() {
@@ -104,7 +116,9 @@ void Communicator::watch(const std::string& machine, std::chrono::milliseconds t
                        .logbook = logbook,
                        .store = parts_.store,
                        .first_serves_store = parts_.first_serves_store,
-                       .threshold = threshold};
+                       .threshold = threshold,
+                       .names = parts_.names,
+                       .parent = parts_.parent ? parts_.parent->failures_->detective() : nullptr};
   for (const auto& bytes : all_gather_bytes({reinterpret_cast<const char*>(&card), sizeof(card)}, "joining", where)) {
     const bool same_size = bytes.size() == sizeof(card);
     if (same_size) std::memcpy(&parts.cards.emplace_back(), bytes.data(), sizeof(card));
@@ -189,8 +203,8 @@ void Communicator::agree(const char* call, const std::string& what, std::source_
                 : "the ranks make different calls. All ranks must make the same calls in the same order.";
   for (size_t rank = 0; rank < wishes.size(); ++rank) {
     const std::string& wish = wishes[rank];
-    diagnosis += "\n  - Rank " + std::to_string(rank) + ": " + field(wish, 0) + (field(wish, 1).empty() ? "" : " of ") +
-                 field(wish, 1) + field(wish, 2);
+    diagnosis += "\n  - Rank " + std::to_string(rank) + parts_.names.aside(rank) + ": " + field(wish, 0) +
+                 (field(wish, 1).empty() ? "" : " of ") + field(wish, 1) + field(wish, 2);
   }
   throw DistributedError(diagnosis);
 }
@@ -264,6 +278,53 @@ BackgroundCollective Communicator::start_reduce_scatter(at::Tensor& output, at::
 void Communicator::send_bytes(at::Tensor& tensor, int from, const char* call, std::source_location where) {
   run_collective(at::kCPU, {.name = call, .where = where, .how = from_rank(from)}, true,
                  [&] { return transport().broadcast(tensor, from); });
+}
+
+void Communicator::run_aside(const char* call, std::source_location where, std::function<void()> action) {
+  NoHostCollectives::check();
+  failures_->guarded({.name = call, .where = where}, [&](int64_t) {
+    failures_->check_not_lost();
+    auto end = start_aside(std::move(action));
+    for (int look = 1; end.wait_for(kAsideLook) != std::future_status::ready; ++look) {
+      if (failures_->is_lost(look)) throw std::runtime_error("The process group is lost.");
+    }
+    end.get();
+  });
+}
+
+void Communicator::send(const at::Tensor& tensor, int to, std::source_location where) {
+  NoHostCollectives::check();
+  const bool on_host = transport().runs_on_host(tensor.device().type());
+  const auto contents = TensorHeader::of(tensor);
+  at::Tensor header = byte_buffer(sizeof(contents));
+  std::memcpy(header.data_ptr(), &contents, sizeof(contents));
+  failures_->guarded_aside("send", "send to rank " + std::to_string(to) + parts_.names.aside(to), where, [&] {
+    const std::lock_guard lock(sending_[static_cast<size_t>(to)]);
+    failures_->wait(*transport().send(header, to, kHeaderTag));
+    if (tensor.numel() == 0) return;
+    const auto sent = transport().send(as_bytes_in_memory(on_host ? tensor.cpu() : tensor), to, kDataTag);
+    on_host ? failures_->wait(*sent) : static_cast<void>(sent->wait());
+  });
+}
+
+at::Tensor Communicator::receive(int from, at::Device device, std::source_location where) {
+  NoHostCollectives::check();
+  at::Tensor result;
+  failures_->guarded_aside("recv", "recv from rank " + std::to_string(from) + parts_.names.aside(from), where, [&] {
+    const std::lock_guard lock(receiving_[static_cast<size_t>(from)]);
+    at::Tensor header = byte_buffer(sizeof(TensorHeader));
+    failures_->wait(*transport().receive(header, from, kHeaderTag));
+    TensorHeader contents;
+    std::memcpy(&contents, header.data_ptr(), sizeof(contents));
+    result = contents.room(device);
+    if (result.numel() == 0) return;
+    const bool on_host = transport().runs_on_host(result.device().type());
+    const at::Tensor arriving = on_host ? result.cpu() : result;
+    const auto received = transport().receive(as_bytes_in_memory(arriving), from, kDataTag);
+    on_host ? failures_->wait(*received) : static_cast<void>(received->wait());
+    if (!arriving.is_same(result)) result.copy_(arriving);
+  });
+  return result;
 }
 
 std::vector<std::string> Communicator::all_gather_bytes(std::string_view bytes, const char* call, std::source_location where) {

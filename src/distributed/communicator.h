@@ -3,9 +3,12 @@
 #include <c10/util/FunctionRef.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <source_location>
 #include <string>
@@ -13,7 +16,8 @@
 #include <vector>
 
 #include "distributed/background_collective.h"
-#include "distributed/transport.h"
+#include "distributed/rank_names.h"
+#include "transport/transport.h"
 
 namespace accelerate::detail {
 
@@ -24,8 +28,13 @@ class WatchfulGroup;
 struct CallNote;
 struct Nesting;
 
+class Communicator;
+
 /// What a group is made of.
 struct GroupParts {
+  /// The group that this one was split from, which outlives it; null for one that is the whole run.
+  std::shared_ptr<Communicator> parent;
+  RankNames names;
   std::unique_ptr<Transport> transport;
   /// For signals between processes; may be null for a group of the application's own.
   c10::intrusive_ptr<c10d::Store> store;
@@ -66,6 +75,10 @@ class Communicator {
   c10::intrusive_ptr<WatchfulGroup> background_group();
   /// The first rank of this host, as far as it is known.
   int first_here() const;
+  /// What it was made of.
+  const GroupParts& parts() const { return parts_; }
+  /// 0 for the first group that is split from this one, and so on: the same on every rank.
+  int next_split() { return splits_++; }
 
   /// From now on calls are logged, and one that waits longer than `threshold` (zero: none) is reported. Every rank calls it.
   /// `machine` is the same text on every process of a host.
@@ -96,6 +109,14 @@ class Communicator {
   BackgroundCollective start_all_gather(at::Tensor& output, at::Tensor& input, std::string how, std::source_location where);
   BackgroundCollective start_all_reduce(at::Tensor& tensor, std::string how, std::source_location where);
   BackgroundCollective start_reduce_scatter(at::Tensor& output, at::Tensor& input, std::string how, std::source_location where);
+  /// Runs what all ranks do at the same time and without collectives of this group, as to connect another. It gets a thread of
+  /// its own, which is left behind when the group is lost: what `action` uses must be its own or shared.
+  void run_aside(const char* call, std::source_location where, std::function<void()> action);
+  /// Sends `tensor`, contiguous and dense, to one rank, which calls `receive`: dtype and shape travel ahead. No call of the
+  /// group: only these two ranks know of it.
+  void send(const at::Tensor& tensor, int to, std::source_location where);
+  /// `device`: where a tensor lies that was no CPU tensor.
+  at::Tensor receive(int from, at::Device device, std::source_location where);
   /// Bytes of any length from each rank, in the order of ranks.
   std::vector<std::string> all_gather_bytes(std::string_view bytes, const char* call, std::source_location where);
   /// The bytes of `from`, on every rank.
@@ -116,6 +137,9 @@ class Communicator {
   std::unique_ptr<FailurePolicy> failures_;
   std::unique_ptr<StoreScopes> scopes_;
   std::unique_ptr<PassTracker> passes_;
+  /// One message between two ranks after the other, each of two parts: by peer.
+  std::vector<std::mutex> sending_, receiving_;
+  std::atomic<int> splits_ = 0;
   bool hosts_compare_ = false;  // some rank cannot read the call log of another, and the backend can compare them
   const int exceptions_before_;
   const pid_t process_;

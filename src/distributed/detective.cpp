@@ -181,6 +181,7 @@ void Detective::let_others_catch_up(int64_t number, std::chrono::milliseconds pa
 }
 
 bool Detective::store_is_lost() const {
+  if (parts_.parent) return parts_.parent->store_is_lost();
   return parts_.first_serves_store && machine_->has(0) && machine_->report(0).presence == Presence::gone;
 }
 
@@ -246,7 +247,7 @@ void Detective::let_culprits_end(const std::vector<RankReport>& reports) const {
 }
 
 std::string Detective::settle(const std::vector<RankReport>& reports, int64_t mismatch) const {
-  const std::string diagnosis = diagnose(reports, mismatch);
+  const std::string diagnosis = diagnose(reports, mismatch, parts_.names);
   try {
     return within(1s, "the store does not answer", [remote = remote_, diagnosis] { return remote->settle(diagnosis); });
   } catch (const std::exception&) {
@@ -281,7 +282,7 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
     }
     const auto reports = investigate(reason, mismatch);
     let_culprits_end(reports);
-    const std::string diagnosis = remote_ ? settle(reports, mismatch) : diagnose(reports, mismatch);
+    const std::string diagnosis = remote_ ? settle(reports, mismatch) : diagnose(reports, mismatch, parts_.names);
     machine_->tell(diagnosis);
     return diagnosis;
   }
@@ -291,7 +292,7 @@ std::string Detective::tell(const std::string& reason, int64_t mismatch) const {
     std::this_thread::sleep_for(1ms);
   }
   // Not reported: it died before.
-  return page.told ? page.diagnosis.data() : diagnose(investigate(reason, mismatch), mismatch);
+  return page.told ? page.diagnosis.data() : diagnose(investigate(reason, mismatch), mismatch, parts_.names);
 }
 
 std::string Detective::explain(const std::string& reason, int64_t mismatch) {
@@ -383,7 +384,7 @@ void Detective::say_or_tell(const Call& call, const std::vector<RankReport>& rep
   const std::string waited = fmt::format("{:.1f} s", static_cast<double>(logbook_now() - call.began) * 1e-9);
   const std::string how = again ? "is still waiting after " + waited + ", and the state of the ranks has changed. "
                                 : "has been waiting for " + waited + ". ";
-  write_line(2, "accelerate: " + describe(call) + " " + how + diagnose(reports));
+  write_line(2, "accelerate: " + describe(call) + " " + how + diagnose(reports, 0, parts_.names));
 }
 
 }  // namespace accelerate::detail

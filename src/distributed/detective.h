@@ -13,6 +13,8 @@
 
 namespace accelerate::detail {
 
+class Detective;
+
 /// What a detective knows when its group begins.
 struct DetectiveParts {
   int rank = 0;
@@ -26,6 +28,9 @@ struct DetectiveParts {
   bool first_serves_store = false;
   /// After how long a waiting call is reported; zero: never.
   std::chrono::milliseconds threshold{};
+  RankNames names = {};
+  /// Of the group that this one was split from, which knows who serves the store; or null.
+  std::shared_ptr<const Detective> parent = {};
 };
 
 /// Knows what every rank of a group does, and tells it when something goes wrong. Every rank writes its calls into memory that
@@ -58,7 +63,7 @@ class Detective {
   bool is_lost() const;
   /// The latter alone, which costs nothing to ask.
   bool is_told() const;
-  /// True when the store has gone with rank 0 of this host.
+  /// True when the store has gone with rank 0 of the run, on this host.
   bool store_is_lost() const;
   /// True when `rank` is of this host and has left the group or is dead.
   bool has_left(int rank) const;

@@ -2,9 +2,11 @@
 
 #include <accelerate/core/error.h>
 
+#include <optional>
 #include <utility>
 
 #include "core/source_line.h"
+#include "distributed/busy.h"
 #include "distributed/detective.h"
 #include "launch/failure_notes.h"
 #include "rendezvous/c10d_compat.h"
@@ -17,6 +19,13 @@ constexpr std::chrono::milliseconds kLostLook{100};
 constexpr int kLooksForDead = 10;
 
 thread_local void (*refuse_host_collective)() = nullptr;
+
+/// While a rank is in a call of one group, the others in which it is missing can tell where it is.
+void tell_other_groups(const CallNote& call, const Logbook* own, std::optional<Busy>& busy) {
+  if (own == nullptr) return;
+  const Logbooks others = Busy::logbooks_beside(own);
+  if (!others.empty()) busy.emplace(Activity::at(std::string(call.name) + " in another group", call.where), others);
+}
 
 }  // namespace
 
@@ -33,6 +42,8 @@ void NoHostCollectives::check() {
 void FailurePolicy::guarded(const CallNote& call, c10::function_ref<void(int64_t)> action) {
   check_usable(call.name, call.where);
   int64_t number = 0;
+  std::optional<Busy> elsewhere;
+  tell_other_groups(call, logbook_.get(), elsewhere);
   try {
     if (logbook_) {
       number = logbook_->enter(call);
@@ -68,6 +79,24 @@ void FailurePolicy::check_announced(int64_t number, const CallNote& call) {
     fail(call.name, call.where, "", lost.mismatch);
   } catch (const std::exception& error) {
     fail(call.name, call.where, words_of(error));
+  }
+}
+
+void FailurePolicy::guarded_aside(const char* call, const std::string& what, std::source_location where,
+                                  c10::function_ref<void()> action) {
+  check_usable(call, where);
+  Logbooks logbooks = Busy::logbooks_beside(logbook_.get());
+  if (logbook_) logbooks.push_back(logbook_);
+  const Busy busy(Activity::at(what, where), logbooks);
+  try {
+    check_not_lost();
+    action();
+  } catch (const UsageError&) {
+    throw;  // nothing has been sent
+  } catch (const GroupLost&) {
+    fail(call, where, "");
+  } catch (const std::exception& error) {
+    fail(call, where, words_of(error));
   }
 }
 
@@ -115,8 +144,8 @@ void FailurePolicy::wait(c10d::Work& work) {
 }
 
 void FailurePolicy::fail(const char* call, std::source_location where, const std::string& reason, int64_t mismatch) {
-  std::string diagnosis =
-      std::string(call) + at_line(where) + " failed on rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
+  std::string diagnosis = std::string(call) + at_line(where) + " failed on rank " + std::to_string(rank_) + " of " +
+                          std::to_string(size_) + names_.aside(rank_) + ": ";
   diagnosis += detective_ ? detective_->explain(reason, mismatch) : reason;
   if (detective_ && !reason.empty()) diagnosis += "\nBackend error: " + reason;
   if (logbook_) logbook_->end(Ending::failed);

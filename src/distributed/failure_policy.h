@@ -10,6 +10,9 @@
 #include <source_location>
 #include <stdexcept>
 #include <string>
+#include <utility>
+
+#include "distributed/rank_names.h"
 
 namespace c10d {
 class Work;
@@ -49,7 +52,8 @@ struct GroupLost : std::runtime_error {
 /// goes wrong becomes a DistributedError with the detective's diagnosis, which every later call repeats.
 class FailurePolicy {
  public:
-  FailurePolicy(int rank, int size, std::chrono::milliseconds timeout) : rank_(rank), size_(size), timeout_(timeout) {}
+  FailurePolicy(int rank, int size, std::chrono::milliseconds timeout, RankNames names = {})
+      : rank_(rank), size_(size), timeout_(timeout), names_(std::move(names)) {}
 
   /// From now on failures report what every rank does, and waiting ranks check whether the group is lost.
   void set_detective(std::shared_ptr<Detective> detective) { detective_ = std::move(detective); }
@@ -58,6 +62,7 @@ class FailurePolicy {
   /// May be null.
   const std::shared_ptr<Detective>& detective() const { return detective_; }
   Logbook* logbook() const { return logbook_.get(); }
+  const RankNames& names() const { return names_; }
 
   /// Calls `action` with the number of the call when no rank of this host makes another call. What it throws is reported as
   /// `call`, now and by every later call.
@@ -67,6 +72,9 @@ class FailurePolicy {
   int64_t announce(const CallNote& call);
   /// The second half of it, for a call that was written down already.
   void check_announced(int64_t number, const CallNote& call);
+  /// The same for what only some ranks do: it has no number and is compared with nothing. `what` is what the call logs show
+  /// meanwhile: "recv from rank 0".
+  void guarded_aside(const char* call, const std::string& what, std::source_location where, c10::function_ref<void()> action);
   /// GroupLost when another rank of this host makes another call of that number. Waits for one that is too far behind to compare.
   void compare_on_host(int64_t number, const CallNote& call) const;
   /// GroupLost when its end has been reported.
@@ -90,6 +98,7 @@ class FailurePolicy {
  private:
   const int rank_, size_;
   const std::chrono::milliseconds timeout_;
+  const RankNames names_;
   std::shared_ptr<Logbook> logbook_;
   std::shared_ptr<Detective> detective_;  // shared with a thread that may be left behind
   std::atomic<bool> abandoned_ = false;

@@ -51,8 +51,12 @@ bool has_reached(const RankReport& report, int64_t number) {
 }
 
 std::string busy_with(const RankEntry& entry) {
-  return fmt::format("in {} of {} for {}", entry.activity->name.data(), entry.activity->place.data(),
-                     seconds(entry.read - entry.activity->began));
+  const Activity& activity = *entry.activity;
+  const std::string since = seconds(entry.read - activity.began);
+  if (activity.line != 0)
+    return fmt::format("in {} at {}:{} for {}", activity.name.data(), activity.place.data(), activity.line, since);
+  if (activity.place[0] == '\0') return fmt::format("in {} for {}", activity.name.data(), since);
+  return fmt::format("in {} of {} for {}", activity.name.data(), activity.place.data(), since);
 }
 
 /// Where a rank that is no longer there, or does not answer, was last seen.
@@ -102,22 +106,23 @@ std::string describe_rank(const RankReport& report) {
 }
 
 /// "Rank 2", "Ranks 2, 3 and 5".
-std::string name_ranks(const Ranks& ranks) {
+std::string name_ranks(const Ranks& ranks, const RankNames& names) {
   std::string text = ranks.size() == 1 ? "Rank " : "Ranks ";
   for (size_t i = 0; i < ranks.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]) + names.aside(ranks[i]);
   }
   return text;
 }
 
+/// "Rank 2 is dead. ", or nothing when that applies to no rank.
 template <class Condition>
-void say_of(std::string& diagnosis, const std::vector<RankReport>& reports, const char* of_one, const char* of_several,
-            Condition applies) {
+std::string sentence_on(const std::vector<RankReport>& reports, const RankNames& names, const std::string& of_one,
+                        const std::string& of_several, Condition applies) {
   Ranks ranks;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (applies(reports[rank])) ranks.push_back(rank);
   }
-  if (!ranks.empty()) diagnosis += name_ranks(ranks) + (ranks.size() == 1 ? of_one : of_several);
+  return ranks.empty() ? "" : name_ranks(ranks, names) + (ranks.size() == 1 ? of_one : of_several);
 }
 
 bool is_there(const RankReport& report) {
@@ -130,36 +135,39 @@ std::string all_that_agrees(const Call& call) {
          call.nested.data();
 }
 
-std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t number) {
+std::string describe_mismatch(const std::vector<RankReport>& reports, int64_t number, const RankNames& names) {
   std::string text = fmt::format("Call {} is not the same on all ranks:", number);
   bool nested = false;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const char* comma = text.ends_with(':') ? "" : ",";
     if (const Call* call = find_call(reports[rank], number)) {
       nested = nested || call->nested[0] != '\0';
-      text += fmt::format("{} {}{} on rank {}", comma, all_that_agrees(*call), place_of(*call), rank);
+      text += fmt::format("{} {}{} on rank {}{}", comma, all_that_agrees(*call), place_of(*call), rank, names.aside(rank));
     } else if (newest_number(reports[rank]) > number) {
-      text += fmt::format("{} no longer recorded on rank {}", comma, rank);
+      text += fmt::format("{} no longer recorded on rank {}{}", comma, rank, names.aside(rank));
     }
   }
   text += ". All ranks must make the same calls in the same order, with the same shapes and dtypes. ";
   return nested ? text + "Nested data must have the same structure and names (t is a tensor). " : text;
 }
 
-std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
-  std::string diagnosis;
-  say_of(diagnosis, reports, " is dead. ", " are dead. ",
-         [](const RankReport& r) { return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none); });
-  say_of(diagnosis, reports, " has finished and left the group. ", " have finished and left the group. ",
-         [](const RankReport& r) { return r.entry && r.entry->ending == Ending::finished; });
-  say_of(diagnosis, reports, " has failed. ", " have failed. ",
-         [](const RankReport& r) { return r.entry && r.entry->ending == Ending::failed; });
+std::string headline(const std::vector<RankReport>& reports, int64_t mismatch, const RankNames& names) {
+  const auto say = [&](const std::string& of_one, const std::string& of_several, auto applies) {
+    return sentence_on(reports, names, of_one, of_several, applies);
+  };
+  std::string diagnosis = say(" is dead. ", " are dead. ", [](const RankReport& r) {
+    return r.presence == Presence::gone && (!r.entry || r.entry->ending == Ending::none);
+  });
+  diagnosis += say(" has finished and left the group. ", " have finished and left the group. ",
+                   [](const RankReport& r) { return r.entry && r.entry->ending == Ending::finished; });
+  diagnosis +=
+      say(" has failed. ", " have failed. ", [](const RankReport& r) { return r.entry && r.entry->ending == Ending::failed; });
   // With one of them gone, the others are no longer waited for.
   const bool out = !diagnosis.empty();
-  say_of(diagnosis, reports, " is not responding. ", " are not responding. ", [](const RankReport& r) {
+  diagnosis += say(" is not responding. ", " are not responding. ", [](const RankReport& r) {
     return (r.presence == Presence::stopped || r.presence == Presence::silent) && (!r.entry || r.entry->ending == Ending::none);
   });
-  if (mismatch != 0) diagnosis += describe_mismatch(reports, mismatch);
+  if (mismatch != 0) diagnosis += describe_mismatch(reports, mismatch, names);
   if (out) return diagnosis;
   int64_t front = 0;
   for (const auto& report : reports) {
@@ -167,11 +175,13 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch) {
     if (call != nullptr) front = std::max(front, call->number);
   }
   const std::string call = fmt::format(" not reached call {}. ", front);
-  say_of(diagnosis, reports, (" has" + call).c_str(), (" have" + call).c_str(),
-         [&](const RankReport& r) { return is_there(r) && !has_reached(r, front); });
-  say_of(diagnosis, reports, " could not be reached. ", " could not be reached. ",
-         [](const RankReport& r) { return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none); });
-  return diagnosis.empty() ? "All ranks have reached it. " : diagnosis;
+  diagnosis += say(" has" + call, " have" + call, [&](const RankReport& r) { return is_there(r) && !has_reached(r, front); });
+  diagnosis += say(" could not be reached. ", " could not be reached. ", [](const RankReport& r) {
+    return r.presence == Presence::unknown && (!r.entry || r.entry->ending == Ending::none);
+  });
+  if (!diagnosis.empty()) return diagnosis;
+  // A rank may have failed in a send or a receive, of which only two ranks know.
+  return front == 0 ? "No rank is in a collective of the group. " : "All ranks have reached it. ";
 }
 
 }  // namespace
@@ -199,17 +209,17 @@ int64_t mismatched_call(const std::vector<RankReport>& reports) {
   return first;
 }
 
-std::string diagnose(const std::vector<RankReport>& reports, int64_t mismatch) {
-  std::string diagnosis = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports));
+std::string diagnose(const std::vector<RankReport>& reports, int64_t mismatch, const RankNames& names) {
+  std::string diagnosis = headline(reports, mismatch != 0 ? mismatch : mismatched_call(reports), names);
   diagnosis.back() = '\n';
   for (size_t rank = 0; rank < reports.size(); ++rank)
-    diagnosis += fmt::format("  - Rank {}: {}\n", rank, describe_rank(reports[rank]));
+    diagnosis += fmt::format("  - Rank {}{}: {}\n", rank, names.aside(rank), describe_rank(reports[rank]));
   diagnosis.pop_back();
   return diagnosis;
 }
 
 std::string gist_of(const std::vector<RankReport>& reports) {
-  std::string gist = headline(reports, mismatched_call(reports));
+  std::string gist = headline(reports, mismatched_call(reports), {});
   for (const auto& report : reports) {
     const Call* call = report.entry ? waiting_call(*report.entry) : nullptr;
     gist += fmt::format(" {}", call == nullptr ? 0 : call->number);

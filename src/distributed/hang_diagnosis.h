@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "distributed/logbook.h"
+#include "distributed/rank_names.h"
 
 namespace accelerate::detail {
 
@@ -21,7 +22,7 @@ struct RankReport {
 /// Which ranks wait where, which are missing, and where those were last seen: one sentence or more, then a line for each
 /// rank. Pure: it depends on nothing but the reports, one for each rank. `mismatch`: the number of a call that is known to
 /// differ, also where a rank has made so many since that its call log no longer shows it.
-std::string diagnose(const std::vector<RankReport>& reports, int64_t mismatch = 0);
+std::string diagnose(const std::vector<RankReport>& reports, int64_t mismatch = 0, const RankNames& names = {});
 
 /// What of a report is news when it changes: which ranks are missing, dead or stopped, and which wait in which call. Not for how
 /// long.

@@ -81,25 +81,22 @@ LogbookPage* map(int descriptor) {
   return memory == MAP_FAILED ? nullptr : static_cast<LogbookPage*>(memory);
 }
 
-/// Not owned: a thread outlives the groups it makes.
-std::weak_ptr<Logbook>& logbook_of_thread() {
-  thread_local std::weak_ptr<Logbook> logbook;
-  return logbook;
-}
-
 }  // namespace
 
 Nesting::Nesting(std::string_view how, size_t count) : outline(how), tensors(count), hash(mixed(0xCBF29CE484222325U, how)) {}
 
-Busy::Busy(const char* name, const std::string& place) : logbook_(logbook_of_thread().lock()) {
-  if (logbook_) logbook_->begin_activity(name, place);
+Activity Activity::with(const char* name, const std::string& place) {
+  Activity activity;
+  copy_end(activity.name, name, std::strlen(name));
+  copy_end(activity.place, place.data(), place.size());
+  return activity;
 }
 
-Busy::~Busy() {
-  if (logbook_) logbook_->end_activity();
+Activity Activity::at(const std::string& name, std::source_location where) {
+  Activity activity = with(name.c_str(), where.file_name());
+  activity.line = where.line();
+  return activity;
 }
-
-void Busy::belongs_to(const std::shared_ptr<Logbook>& logbook) { logbook_of_thread() = logbook; }
 
 uint64_t mark_of(int64_t number, uint64_t fingerprint) {
   return static_cast<uint64_t>(number) / LogbookPage::kMarks << kFingerprintBits | fingerprint;
@@ -185,18 +182,18 @@ void Logbook::skip_to(int64_t number) {
   page_->calls.store(number, std::memory_order_release);
 }
 
-void Logbook::begin_activity(const char* name, const std::string& place) {
-  Activity activity;
+int64_t Logbook::begin_activity(Activity activity) {
   activity.began = logbook_now();
-  copy_end(activity.name, name, std::strlen(name));
-  copy_end(activity.place, place.data(), place.size());
   const std::lock_guard lock(writing_);
+  activities_.emplace_back(++last_activity_, activity);
   page_->activity.store(activity);
+  return last_activity_;
 }
 
-void Logbook::end_activity() {
+void Logbook::end_activity(int64_t number) {
   const std::lock_guard lock(writing_);
-  page_->activity.store({});
+  std::erase_if(activities_, [number](const auto& activity) { return activity.first == number; });
+  page_->activity.store(activities_.empty() ? Activity() : activities_.back().second);
 }
 
 void Logbook::end(Ending ending) {

@@ -9,6 +9,7 @@
 #include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "distributed/shared_slot.h"
@@ -70,11 +71,18 @@ struct CallNote {
   bool must_agree() const { return compared && std::string_view(name) != "join_uneven_inputs"; }
 };
 
-/// What a rank does for long that is no collective.
+/// What a rank does for long that is no collective of the group whose log it stands in.
 struct Activity {
   int64_t began = 0;
-  std::array<char, 32> name = {};
+  std::array<char, 64> name = {};
+  /// What it works on or, with a `line`, the end of the caller's file name.
   std::array<char, 112> place = {};
+  int64_t line = 0;
+
+  /// "load_file" of "weights.safetensors".
+  static Activity with(const char* name, const std::string& place);
+  /// "recv from rank 0" at "train.cpp:41".
+  static Activity at(const std::string& name, std::source_location where);
 };
 
 /// How a rank left its group.
@@ -119,7 +127,7 @@ struct LogbookPage {
 };
 /// Equal where ranks can read each other's pages and compare their calls: they may be of different builds. Count on what is added
 /// here when a field or a fingerprint changes its meaning.
-inline constexpr uint64_t kLogbookLayout = sizeof(LogbookPage) << 8U | 1U;
+inline constexpr uint64_t kLogbookLayout = sizeof(LogbookPage) << 8U | 2U;
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<Ending>::is_always_lock_free, "shared between processes");
 
 /// What stands in `marks` for call `number`: bits of its number and of its fingerprint, in one word that is never half written.
@@ -153,8 +161,9 @@ class Logbook {
   void leave(int64_t number);
   /// The next call has the number after `number`, which is not less than that of the last one.
   void skip_to(int64_t number);
-  void begin_activity(const char* name, const std::string& place);
-  void end_activity();
+  /// Writes down what this rank does now, beside or within what it did already. Returns its number, for the end.
+  int64_t begin_activity(Activity activity);
+  void end_activity(int64_t number);
   void end(Ending ending);
 
   RankEntry read() const;
@@ -168,21 +177,8 @@ class Logbook {
   int descriptor_;
   LogbookPage* page_;
   std::mutex writing_;
-};
-
-/// While it lives, the call log of the rank that this thread made says that it is busy with something other than a collective.
-class Busy {
- public:
-  Busy(const char* name, const std::string& place);
-  ~Busy();
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
-  /// From now on this thread is the one of the rank that writes `logbook`.
-  static void belongs_to(const std::shared_ptr<Logbook>& logbook);
-
- private:
-  std::shared_ptr<Logbook> logbook_;
+  std::vector<std::pair<int64_t, Activity>> activities_;  // the newest last, which is what the page shows
+  int64_t last_activity_ = 0;
 };
 
 /// Now, by the clock of all times in logbooks: the same for every process of a host.

@@ -6,21 +6,14 @@
 #include <atomic>
 #include <charconv>
 
-#include "core/pipe_signal.h"
-#include "distributed/c10d_transport.h"
 #include "distributed/communicator.h"
-#include "distributed/nccl.h"
+#include "distributed/group_making.h"
 #include "distributed/store_scopes.h"
-#include "rendezvous/bounded.h"
-#include "rendezvous/rendezvous.h"
 
 namespace accelerate {
 
 using namespace detail;
 namespace {
-
-// Python's defaults. The rendezvous has its own timeout: a typo should not cost half an hour.
-constexpr std::chrono::minutes kGlooTimeout{30}, kNcclTimeout{10}, kRendezvousPatience{5};
 
 int cuda_devices() {
   if (!at::hasCUDA()) return 0;
@@ -61,105 +54,6 @@ at::Device choose_device(const LaunchEnvironment& me, const ProcessStateOptions&
   return device;
 }
 
-/// Processes of one host meet on the loopback interface, whatever the host's own name resolves to.
-c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const Environment& environment,
-                                                                 std::chrono::milliseconds timeout) {
-  if (!on_one_host(me) || environment("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::Options::create_default(timeout);
-  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  return options;
-}
-
-/// Returns when every process has reached the same `stage`; names those that have not.
-void meet(const LaunchEnvironment& me, const c10::intrusive_ptr<c10d::Store>& store, const std::string& stage,
-          std::chrono::milliseconds patience) {
-  within(patience + std::chrono::seconds(1), "the rendezvous store does not answer", [=] {
-    std::vector<std::string> keys;
-    for (int rank = 0; rank < me.num_processes; ++rank) keys.push_back(stage + "/" + std::to_string(rank));
-    store->set(keys[static_cast<size_t>(me.process_index)], std::vector<uint8_t>{1});
-    try {
-      store->wait(keys, patience);
-    } catch (const std::exception&) {
-      std::string missing;
-      for (int rank = 0; rank < me.num_processes; ++rank) {
-        if (!store->check({keys[static_cast<size_t>(rank)]})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-      }
-      throw std::runtime_error("these ranks did not join within " + std::to_string(patience.count() / 1000) +
-                               " s: " + (missing.empty() ? "none, but some joined too late" : missing) +
-                               ". Start all of them, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE");
-    }
-  });
-}
-
-GroupParts make_group(const LaunchEnvironment& me, const ProcessStateOptions& options, at::Device device) {
-  const WithoutPipeSignal for_their_threads;
-  GroupParts parts;
-  parts.timeout = options.timeout.value_or(kGlooTimeout);
-  const std::chrono::milliseconds patience = std::min<std::chrono::milliseconds>(parts.timeout, kRendezvousPatience);
-  parts.first_serves_store = !me.agent_hosts_store;
-  try {
-    parts.store = join_store(me, options.environment, patience);
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(parts.store, me.process_index, me.num_processes);
-    auto gloo =
-        c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", parts.store), me.process_index,
-                                                    me.num_processes, gloo_options(me, options.environment, parts.timeout));
-    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
-    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-    c10::intrusive_ptr<c10d::Backend> device_backend;
-    if (device.is_cuda()) {
-      device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", parts.store), me.process_index,
-                                         me.num_processes, options.timeout.value_or(kNcclTimeout));
-      const auto type = device_backend ? c10d::ProcessGroup::BackendType::NCCL : c10d::ProcessGroup::BackendType::GLOO;
-      group->setBackend(at::kCUDA, type, device_backend ? device_backend : c10::intrusive_ptr<c10d::Backend>(gloo));
-      group->setDefaultBackend(type);
-    }
-    parts.transport = std::make_unique<C10dTransport>(std::move(group), std::move(device_backend));
-    // One that was done early and left again would cut off those that are still connecting.
-    meet(me, parts.store, "connected", patience);
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw DistributedError("Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes) +
-                           " could not connect to its peers: " + words_of(error));
-  }
-  note_group_made(me);
-  return parts;
-}
-
-GroupParts borrow_group(const ProcessStateOptions& options) {
-  GroupParts parts;
-  auto group = c10::intrusive_ptr<c10d::ProcessGroup>::reclaim_copy(options.process_group.get());
-  parts.owned = false;
-  parts.timeout = options.timeout.value_or(kGlooTimeout);
-  if (auto store = group->getStore()) {
-    // The number of accelerators this rank has made on the group: the same on every rank, and other keys for each.
-    const auto number = store->add("accelerate/made/" + std::to_string(group->getRank()), 1);
-    parts.store = c10::make_intrusive<c10d::PrefixStore>("accelerate/application/" + std::to_string(number), store);
-  }
-  parts.transport = std::make_unique<C10dTransport>(std::move(group));
-  return parts;
-}
-
-/// Who this process is in a group of the application's own: processes of one host are those with its host name.
-LaunchEnvironment place_in(Communicator& peers) {
-  LaunchEnvironment me = read_launch_environment([](const std::string&) { return std::nullopt; });
-  me.launched = true;
-  me.process_index = peers.rank();
-  me.num_processes = peers.size();
-  me.local_num_processes = 0;
-  const auto machines = peers.all_gather_bytes(me.machine, "joining a process group", std::source_location::current());
-  for (int rank = 0; rank < me.num_processes; ++rank) {
-    if (machines[static_cast<size_t>(rank)] != me.machine) continue;
-    if (rank == me.process_index) me.local_process_index = me.local_num_processes;
-    ++me.local_num_processes;
-  }
-  return me;
-}
-
-}  // namespace
-
-namespace {
-
 /// For launchers inside a program: threads and sockets of a group do not survive a fork.
 std::atomic<int> living = 0;
 
@@ -174,11 +68,14 @@ struct ProcessState::Facts {
   Facts& operator=(const Facts&) = delete;
 
   LaunchEnvironment me;
-  at::Device device = at::kCPU;
+  BackendOptions backends;
+  std::chrono::milliseconds hang_threshold{};
   DistributedType type = DistributedType::no;
   std::string backend;
   bool debug = false;
   std::shared_ptr<Communicator> communicator;
+
+  void begin(std::source_location where);
 };
 
 const char* to_string(DistributedType type) {
@@ -196,21 +93,45 @@ const char* to_string(DistributedType type) {
 ProcessState::ProcessState(ProcessStateOptions options) {
   auto facts = std::make_shared<Facts>();
   facts->debug = flag_from(options.environment, "ACCELERATE_DEBUG_MODE", false);
+  facts->backends = {.timeout = options.timeout, .interface_is_named = options.environment("GLOO_SOCKET_IFNAME").has_value()};
   const bool borrowed = static_cast<bool>(options.process_group);
   if (borrowed) {
-    facts->communicator = std::make_shared<Communicator>(borrow_group(options));
+    facts->communicator = std::make_shared<Communicator>(borrow_group(options.process_group, facts->backends));
     facts->me = place_in(*facts->communicator);
   } else {
     facts->me = read_launch_environment(options.environment);
   }
-  facts->device = choose_device(facts->me, options, facts->me.launched);
+  facts->backends.device = choose_device(facts->me, options, facts->me.launched);
   if (facts->me.launched) {
-    if (!borrowed) facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options, facts->device));
-    facts->backend = facts->communicator->transport().backend_name(facts->device.type());
-    facts->communicator->watch(facts->me.machine, hang_threshold(options.environment), std::source_location::current());
-    facts->type = facts->device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
+    if (!borrowed)
+      facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options.environment, facts->backends));
+    facts->hang_threshold = hang_threshold(options.environment);
+    facts->begin(std::source_location::current());
   }
   facts_ = std::move(facts);
+}
+
+/// Of a group that has just connected.
+void ProcessState::Facts::begin(std::source_location where) {
+  backend = communicator->transport().backend_name(backends.device.type());
+  communicator->watch(me.machine, hang_threshold, where);
+  type = backends.device.is_cuda() ? DistributedType::multi_gpu : DistributedType::multi_cpu;
+}
+
+ProcessState ProcessState::split_group(int color, std::source_location where) const {
+  if (!facts_->communicator) return *this;
+  if (facts_->debug) facts_->communicator->agree("split_group", "", where);
+  auto group = detail::split_group(facts_->communicator, facts_->me, color, facts_->backends, where);
+  auto facts = std::make_shared<Facts>();
+  facts->me = std::move(group.me);
+  facts->backends = facts_->backends;
+  facts->hang_threshold = facts_->hang_threshold;
+  facts->debug = facts_->debug;
+  facts->communicator = std::make_shared<Communicator>(std::move(group.parts));
+  facts->begin(where);
+  ProcessState state = *this;
+  state.facts_ = std::move(facts);
+  return state;
 }
 
 int ProcessState::num_processes() const { return facts_->me.num_processes; }
@@ -218,7 +139,7 @@ int ProcessState::process_index() const { return facts_->me.process_index; }
 int ProcessState::local_process_index() const { return facts_->me.local_process_index; }
 DistributedType ProcessState::distributed_type() const { return facts_->type; }
 const std::string& ProcessState::backend() const { return facts_->backend; }
-c10::Device ProcessState::device() const { return facts_->device; }
+c10::Device ProcessState::device() const { return facts_->backends.device; }
 bool ProcessState::debug() const { return facts_->debug; }
 const std::shared_ptr<Communicator>& ProcessState::communicator() const { return facts_->communicator; }
 

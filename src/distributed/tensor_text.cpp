@@ -16,4 +16,12 @@ std::string describe(const at::Tensor& tensor) {
   return text + "]";
 }
 
+std::string unsendable(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "an undefined tensor";
+  if (tensor.layout() != at::kStrided || tensor.is_quantized())
+    return "a sparse or quantized tensor of " + describe(tensor) + " (send its parts)";
+  if (tensor.is_meta()) return "a tensor on the meta device, which has no data: " + describe(tensor);
+  return "";
+}
+
 }  // namespace accelerate::detail

@@ -12,4 +12,7 @@ std::string describe(const at::Tensor& tensor);
 /// "float32", "bfloat16", "int64", ...: Python's name of the dtype.
 std::string dtype_name(at::ScalarType dtype);
 
+/// Why `tensor` cannot be sent to other ranks, or nothing: "an undefined tensor".
+std::string unsendable(const at::Tensor& tensor);
+
 }  // namespace accelerate::detail

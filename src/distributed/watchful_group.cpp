@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "distributed/pass_tracker.h"
-#include "distributed/transport.h"
 #include "rendezvous/without_signals.h"
+#include "transport/transport.h"
 
 namespace accelerate::detail {
 namespace {

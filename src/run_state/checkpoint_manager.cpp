@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "checkpoint/staged_folder.h"
-#include "distributed/logbook.h"
+#include "distributed/busy.h"
 #include "parallel/replica_check.h"
 #include "run_state/async_save.h"
 #include "run_state/checkpoint_cleanup.h"

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "distributed", "checkpoint", "residency", "training",
+ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "transport", "distributed", "checkpoint", "residency", "training",
          "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling", "accelerator"]
 TORCH_FREE = {"core", "console", "formats", "config", "output", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}

@@ -152,8 +152,7 @@ TEST_F(TogetherCollectives, WhatCannotBeDividedAmongTheProcessesIsAnErrorThatSay
   if (world() == 1) return;
   const auto odd = torch::ones({world() + 1, 2});
   for (const auto& error : {message_of<UsageError>([&] { accelerator().reduce_scatter(odd); }),
-                            message_of<UsageError>([&] { accelerator().all_to_all(odd); }),
-                            message_of<UsageError>([&] { accelerator().reduce_scatter(torch::tensor(1.0)); })})
+                            message_of<UsageError>([&] { accelerator().all_to_all(odd); })})
     EXPECT_NE(error.find("whose first dimension is not a multiple of the " + std::to_string(world())), std::string::npos)
         << error;
 }

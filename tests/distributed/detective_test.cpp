@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "distributed/busy.h"
 #include "distributed/hang_diagnosis.h"
 #include "distributed/logbook.h"
 #include "distributed/peer_process.h"
@@ -41,7 +42,7 @@ RankReport report_of(Presence presence, std::vector<Call> calls) {
 
 TEST(HangDiagnosis, TellsWhoWaitsAndWhoIsElsewhere) {
   auto loading = report_of(Presence::running, {call_of(1, "gather", 80, 81)});
-  loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
   EXPECT_EQ(diagnose({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
                       report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
@@ -49,6 +50,27 @@ TEST(HangDiagnosis, TellsWhoWaitsAndWhoIsElsewhere) {
             "  - Rank 1: in user code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
             "  - Rank 2: in load_file of w.safetensors for 10.0 s; its last call was gather (call 1) at train.cpp:10\n"
             "  - Rank 3: in user code for 40.0 s; it has made no call yet");
+}
+
+TEST(HangDiagnosis, NamesRanksOfTheRunWhereTheyAreOthers) {
+  const RankNames names({0, 3, 5});
+  const auto waits = report_of(Presence::running, {call_of(2, "reduce", 82, 0)});
+  const auto behind = report_of(Presence::running, {call_of(1, "gather", 80, 81)});
+  EXPECT_EQ(diagnose({waits, behind, behind}, 0, names),
+            "Ranks 1 (rank 3 of the run) and 2 (rank 5 of the run) have not reached call 2.\n"
+            "  - Rank 0: waiting for 18.0 s in reduce (call 2) at train.cpp:20\n"
+            "  - Rank 1 (rank 3 of the run): in user code for 19.0 s; its last call was gather (call 1) at train.cpp:10\n"
+            "  - Rank 2 (rank 5 of the run): in user code for 19.0 s; its last call was gather (call 1) at train.cpp:10");
+}
+
+TEST(HangDiagnosis, TellsWhatARankDoesAtALineOfItsProgram) {
+  auto receives = report_of(Presence::running, {}), waits = report_of(Presence::running, {call_of(1, "reduce", 82, 0)});
+  receives.entry->activity = Activity{.began = 90 * kSecond, .name = {"recv from rank 0"}, .place = {"train.cpp"}, .line = 7};
+  EXPECT_EQ(diagnose({receives, waits}),
+            "Rank 0 has not reached call 1.\n"
+            "  - Rank 0: in recv from rank 0 at train.cpp:7 for 10.0 s; it has made no call yet\n"
+            "  - Rank 1: waiting for 18.0 s in reduce (call 1) at train.cpp:10");
+  EXPECT_TRUE(diagnose({receives, receives}).starts_with("No rank is in a collective of the group.\n"));
 }
 
 TEST(HangDiagnosis, TellsApartDeadFinishedFailedStoppedSilentAndUnknown) {
@@ -130,7 +152,7 @@ TEST(HangDiagnosis, TheGistOfADiagnosisChangesWithWhoIsMissingAndNotWithTime) {
                                           report_of(Presence::running, {call_of(1, "gather", 70, 71)})};
   auto later = before, stopped = before, there = before;
   for (auto& report : later) report.entry->read += 5 * kSecond;
-  later[1].entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  later[1].entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
   stopped[1].presence = Presence::stopped;
   there[1].entry->calls.push_back(call_of(2, "reduce", 99, 0));
   EXPECT_EQ(gist_of(later), gist_of(before));
@@ -246,12 +268,41 @@ TEST(Logbook, KeepsTheNewestCallsAndTheEndOfLongNames) {
   ASSERT_EQ(entry.calls.size(), LogbookPage::kCalls);
   EXPECT_EQ(entry.calls.back().number, 100);
   EXPECT_EQ(describe(entry.calls.back()).substr(0, 36), "gather of int64[2, 3] (call 100) at ");
-  logbook.begin_activity("save_file", std::string(500, 'x') + "/end");
+  const int64_t saving = logbook.begin_activity(Activity::with("save_file", std::string(500, 'x') + "/end"));
   const auto activity = logbook.read().activity;
   ASSERT_TRUE(activity);
   EXPECT_TRUE(std::string(activity->place.data()).ends_with("/end"));
-  logbook.end_activity();
+  logbook.end_activity(saving);
   EXPECT_FALSE(logbook.read().activity);
+}
+
+TEST(Logbook, ShowsTheNewestActivityThatHasNotEnded) {
+  Logbook logbook;
+  const auto shown = [&] { return std::string(logbook.read().activity.value_or(Activity()).name.data()); };
+  const int64_t outer = logbook.begin_activity(Activity::with("load_state", "a"));
+  const int64_t inner = logbook.begin_activity(Activity::with("load_file", "b"));
+  const int64_t beside = logbook.begin_activity(Activity::at("recv from rank 0", std::source_location::current()));
+  EXPECT_EQ(shown(), "recv from rank 0");
+  logbook.end_activity(inner);
+  EXPECT_EQ(shown(), "recv from rank 0");
+  logbook.end_activity(beside);
+  EXPECT_EQ(shown(), "load_state");
+  logbook.end_activity(outer);
+  EXPECT_EQ(shown(), "");
+}
+
+TEST(Logbook, WhatAThreadIsBusyWithStandsInTheLogsOfAllItsGroups) {
+  const auto first = std::make_shared<Logbook>(), second = std::make_shared<Logbook>(), other = std::make_shared<Logbook>();
+  std::thread([&] {
+    Busy::belongs_to(first);
+    Busy::belongs_to(second);
+    Busy::belongs_to(std::make_shared<Logbook>());  // of a group that has ended
+    const Busy busy("load_file", "weights");
+    for (const auto& logbook : {first, second}) EXPECT_TRUE(logbook->read().activity);
+    EXPECT_FALSE(other->read().activity);
+    EXPECT_EQ(Busy::logbooks_beside(first.get()), Logbooks{second});
+  }).join();
+  for (const auto& logbook : {first, second}) EXPECT_FALSE(logbook->read().activity);
 }
 
 /// The marks that calls leave behind, one after the other.
@@ -357,7 +408,7 @@ TEST(Logbook, AReaderNeverSeesHalfACall) {
 TEST(RemoteReports, ComeBackAsTheyWereSentAndBrokenOnesGiveFewer) {
   NumberedReports sent = {{0, report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)})},
                           {3, RankReport{.presence = Presence::stopped, .pid = 9}}};
-  sent[0].second.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
+  sent[0].second.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
   const std::string bytes = pack(sent);
   const auto received = unpack(bytes);
   ASSERT_EQ(received.size(), 2u);

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <thread>
 
-#include "distributed/c10d_transport.h"
 #include "distributed/communicator.h"
 #include "distributed/peer_process.h"
 #include "launch/failure_notes.h"
 #include "support/error_text.h"
 #include "support/together.h"
+#include "transport/c10d_transport.h"
 
 namespace {
 
@@ -98,6 +98,27 @@ TEST(HandedInGroup, WithoutAStoreAScopeSaysWhatItNeeds) {
         accelerate::Accelerator accelerator({.cpu = true, .process_group = group});
         EXPECT_THROW(accelerator.main_process_first(), accelerate::UsageError) << rank;
         accelerator.wait_for_everyone();
+      },
+      false);
+}
+
+TEST(HandedInGroup, IsSplitThroughItsStore) {
+  with_groups([](int rank, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+    const accelerate::ProcessState state({.cpu = true, .process_group = group, .timeout = std::chrono::seconds(60)});
+    for (int round = 0; round < 2; ++round) {
+      const auto part = state.split_group(rank == 1 ? 1 : 0);
+      EXPECT_EQ(accelerate::gather_object(part, std::vector{rank}), rank == 1 ? std::vector{1} : (std::vector{0, 2}));
+    }
+  });
+}
+
+TEST(HandedInGroup, WithoutAStoreItCannotBeSplitAndSaysWhy) {
+  with_groups(
+      [](int, c10::intrusive_ptr<c10d::ProcessGroup> group) {
+        const accelerate::ProcessState state({.cpu = true, .process_group = group});
+        expect_parts(message_of<accelerate::UsageError>([&] { state.split_group(0); }),
+                     {"split_group connects the ranks of a new group through a store, but the given process group has none"});
+        state.wait_for_everyone();
       },
       false);
 }

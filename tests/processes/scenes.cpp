@@ -12,7 +12,7 @@
 #include <map>
 #include <thread>
 
-#include "scene.h"
+#include "scenes.h"
 #include "support/written_bytes.h"
 
 namespace {
@@ -20,28 +20,12 @@ namespace {
 using accelerate::Accelerator;
 using namespace std::chrono_literals;
 
-std::string folder;  // where ranks leave files for each other, outside of the group
-
+using accelerate::testing::folder;
+using accelerate::testing::leave_file;
+using accelerate::testing::patient;
 using accelerate::testing::say;
-
-void leave_file(const std::string& name) { std::ofstream(folder + "/" + name) << "here"; }
-
-void wait_for_file(const std::string& name) {
-  while (!std::filesystem::exists(folder + "/" + name)) std::this_thread::sleep_for(1ms);
-}
-
-/// Calls, and prints the error that is expected.
-template <class Call>
-void tell(const Accelerator& accelerator, Call call) {
-  try {
-    call();
-    say("process " + std::to_string(accelerator.process_index()) + " heard nothing");
-  } catch (const accelerate::DistributedError& error) {
-    say("process " + std::to_string(accelerator.process_index()) + " heard: " + error.what());
-  }
-}
-
-Accelerator patient(const accelerate::DdpOptions& ddp = {}) { return Accelerator({.ddp = ddp, .timeout = 40s}); }
+using accelerate::testing::tell;
+using accelerate::testing::wait_for_file;
 
 void guided_backward(const Accelerator& accelerator, const torch::Tensor& loss) {
   accelerate::detail::run_backward(accelerator.state(), std::source_location::current(), [&] { loss.backward(); });
@@ -449,33 +433,35 @@ void fails_once() {
 
 int main(int, char** argv) {
   folder = argv[2];
-  return accelerate::testing::run_scene(argv[1], {{"killed_in_a_barrier", killed_in_a_barrier},
-                                                  {"killed_in_a_reduce_scatter", killed_in_a_reduce_scatter},
-                                                  {"returns_early", returns_early},
-                                                  {"throws_early", throws_early},
-                                                  {"calls_differ", calls_differ},
-                                                  {"shapes_differ_twenty_times", shapes_differ_twenty_times},
-                                                  {"reduce_instead_of_backward", reduce_instead_of_backward},
-                                                  {"few_calls_differ", few_calls_differ},
-                                                  {"runs_far_ahead", runs_far_ahead},
-                                                  {"skipped_call", skipped_call},
-                                                  {"late", late},
-                                                  {"stopped", stopped},
-                                                  {"host_is_killed", host_is_killed},
-                                                  {"steady", steady},
-                                                  {"survivors_stay", survivors_stay},
-                                                  {"killed_in_backward", killed_in_backward},
-                                                  {"killed_in_power_sgd", killed_in_power_sgd},
-                                                  {"killed_in_plain_backward", killed_in_plain_backward},
-                                                  {"slow_backward", slow_backward},
-                                                  {"slow_plain_backward", slow_plain_backward},
-                                                  {"killed_with_a_child", killed_with_a_child},
-                                                  {"late_to_an_open_scope", late_to_an_open_scope},
-                                                  {"copies_itself", copies_itself},
-                                                  {"fails_once", fails_once},
-                                                  {"disagree_in_debug_mode", disagree_in_debug_mode},
-                                                  {"late_while_loading", late_while_loading},
-                                                  {"late_while_reading_data", late_while_reading_data},
-                                                  {"late_while_workers_read_data", late_while_workers_read_data},
-                                                  {"killed_in_a_scope", killed_in_a_scope}});
+  std::map<std::string, void (*)()> scenes = {{"killed_in_a_barrier", killed_in_a_barrier},
+                                              {"killed_in_a_reduce_scatter", killed_in_a_reduce_scatter},
+                                              {"returns_early", returns_early},
+                                              {"throws_early", throws_early},
+                                              {"calls_differ", calls_differ},
+                                              {"shapes_differ_twenty_times", shapes_differ_twenty_times},
+                                              {"reduce_instead_of_backward", reduce_instead_of_backward},
+                                              {"few_calls_differ", few_calls_differ},
+                                              {"runs_far_ahead", runs_far_ahead},
+                                              {"skipped_call", skipped_call},
+                                              {"late", late},
+                                              {"stopped", stopped},
+                                              {"host_is_killed", host_is_killed},
+                                              {"steady", steady},
+                                              {"survivors_stay", survivors_stay},
+                                              {"killed_in_backward", killed_in_backward},
+                                              {"killed_in_power_sgd", killed_in_power_sgd},
+                                              {"killed_in_plain_backward", killed_in_plain_backward},
+                                              {"slow_backward", slow_backward},
+                                              {"slow_plain_backward", slow_plain_backward},
+                                              {"killed_with_a_child", killed_with_a_child},
+                                              {"late_to_an_open_scope", late_to_an_open_scope},
+                                              {"copies_itself", copies_itself},
+                                              {"fails_once", fails_once},
+                                              {"disagree_in_debug_mode", disagree_in_debug_mode},
+                                              {"late_while_loading", late_while_loading},
+                                              {"late_while_reading_data", late_while_reading_data},
+                                              {"late_while_workers_read_data", late_while_workers_read_data},
+                                              {"killed_in_a_scope", killed_in_a_scope}};
+  scenes.merge(accelerate::testing::group_scenes());
+  return accelerate::testing::run_scene(argv[1], scenes);
 }

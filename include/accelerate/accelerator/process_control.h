@@ -5,6 +5,7 @@
 #include <accelerate/core/format.h>
 #include <accelerate/distributed/collectives.h>
 #include <accelerate/distributed/format_tensor.h>
+#include <accelerate/distributed/point_to_point.h>
 #include <accelerate/distributed/random.h>
 
 #include <functional>
@@ -71,6 +72,14 @@ class ProcessControl {
   template <class T>
   T split_between_processes(const T& inputs, const SplitOptions& options = {}) const {
     return accelerate::split_between_processes(state_, inputs, options);
+  }
+
+  // --- Between two processes: see point_to_point.h ------------------------------------------------------------------------
+  void send(const at::Tensor& tensor, int to_process, std::source_location where = std::source_location::current()) const {
+    accelerate::send(state_, tensor, to_process, where);
+  }
+  at::Tensor recv(int from_process, std::source_location where = std::source_location::current()) const {
+    return accelerate::recv(state_, from_process, where);
   }
 
   // --- Running code on one process -------------------------------------------------------------------------------------

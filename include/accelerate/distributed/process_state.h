@@ -97,6 +97,12 @@ class ProcessState {
   /// The same for the processes of each host.
   FirstScope local_main_process_first(std::source_location where = std::source_location::current()) const;
 
+  /// Splits this group: processes that pass the same `color` form one, in the order of their indexes here. All processes of this
+  /// group call it. The result has every collective, can be split again, and keeps this group alive; messages name its
+  /// processes by their rank in it and in the whole run. UsageError when the application's own group has no store through which
+  /// to connect; a single process that nobody launched is a group of itself.
+  ProcessState split_group(int color, std::source_location where = std::source_location::current()) const;
+
   /// For the collectives in collectives.h; null for a single process that nobody launched.
   const std::shared_ptr<detail::Communicator>& communicator() const;
 

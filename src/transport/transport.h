@@ -46,6 +46,10 @@ class Transport {
   /// with nothing sent, where a backend cannot.
   virtual StartedCollective all_to_all(at::Tensor& output, at::Tensor& input) = 0;
 
+  // Between two ranks. Only works of one pair and `tag` are in order, and each send needs its receive to end.
+  virtual StartedCollective send(const at::Tensor& tensor, int to, int tag) = 0;
+  virtual StartedCollective receive(const at::Tensor& tensor, int from, int tag) = 0;
+
   /// The group that c10d's reducer of gradients starts its collectives in.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> process_group() const = 0;
 

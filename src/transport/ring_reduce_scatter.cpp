@@ -1,4 +1,4 @@
-#include "distributed/ring_reduce_scatter.h"
+#include "transport/ring_reduce_scatter.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/maximum.h>

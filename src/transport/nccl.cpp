@@ -1,4 +1,4 @@
-#include "distributed/nccl.h"
+#include "transport/nccl.h"
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 

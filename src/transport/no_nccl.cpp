@@ -1,4 +1,4 @@
-#include "distributed/nccl.h"
+#include "transport/nccl.h"
 
 namespace accelerate::detail {
 

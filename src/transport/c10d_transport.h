@@ -2,9 +2,10 @@
 
 #include <memory>
 
-#include "distributed/ring_reduce_scatter.h"
-#include "distributed/transport.h"
 #include "rendezvous/c10d_compat.h"
+#include "transport/awaited_works.h"
+#include "transport/ring_reduce_scatter.h"
+#include "transport/transport.h"
 
 namespace accelerate::detail {
 
@@ -23,6 +24,8 @@ class C10dTransport : public Transport {
   StartedCollective broadcast(const at::Tensor& tensor, int from) override;
   StartedCollective reduce_scatter(at::Tensor& output, at::Tensor& input, const c10d::ReduceOp& operation) override;
   StartedCollective all_to_all(at::Tensor& output, at::Tensor& input) override;
+  StartedCollective send(const at::Tensor& tensor, int to, int tag) override;
+  StartedCollective receive(const at::Tensor& tensor, int from, int tag) override;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return group_; }
   void close() noexcept override;
 
@@ -34,6 +37,7 @@ class C10dTransport : public Transport {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   c10::intrusive_ptr<c10d::Backend> device_backend_, cpu_backend_;
   std::unique_ptr<RingReduceScatter> ring_;  // over cpu_backend_
+  std::unique_ptr<AwaitedWorks> awaited_;    // of cpu_backend_
 };
 
 }  // namespace accelerate::detail

@@ -1,4 +1,4 @@
-#include "distributed/c10d_transport.h"
+#include "transport/c10d_transport.h"
 
 #include <accelerate/core/error.h>
 
@@ -25,6 +25,7 @@ C10dTransport::C10dTransport(c10::intrusive_ptr<c10d::ProcessGroup> group, c10::
         "The given process group has no backend for CPU tensors, which objects and barriers need: create it with gloo as well.");
   }
   ring_ = std::make_unique<RingReduceScatter>(*cpu_backend_);
+  awaited_ = std::make_unique<AwaitedWorks>();
 }
 
 c10d::Backend& C10dTransport::backend_for(at::DeviceType device) const {
@@ -85,6 +86,18 @@ StartedCollective C10dTransport::all_to_all(at::Tensor& output, at::Tensor& inpu
                [&](c10d::Backend& backend) { return backend.alltoall_base(output, input, evenly, evenly); });
 }
 
+StartedCollective C10dTransport::send(const at::Tensor& tensor, int to, int tag) {
+  std::vector<at::Tensor> tensors = {tensor};
+  auto work = start(tensor.device().type(), [&](c10d::Backend& backend) { return backend.send(tensors, to, tag); });
+  return runs_on_host(tensor.device().type()) ? awaited_->await(std::move(work)) : work;
+}
+
+StartedCollective C10dTransport::receive(const at::Tensor& tensor, int from, int tag) {
+  std::vector<at::Tensor> tensors = {tensor};
+  auto work = start(tensor.device().type(), [&](c10d::Backend& backend) { return backend.recv(tensors, from, tag); });
+  return runs_on_host(tensor.device().type()) ? awaited_->await(std::move(work)) : work;
+}
+
 /// Gloo and NCCL end before their rendezvous store.
 void C10dTransport::close() noexcept {
   try {
@@ -93,6 +106,7 @@ void C10dTransport::close() noexcept {
     // It failed before, or a peer did: there is nothing left to end.
   }
   ring_.reset();
+  awaited_.reset();
   device_backend_.reset();
   cpu_backend_.reset();
   group_.reset();

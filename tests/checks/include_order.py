@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "distributed", "checkpoint", "residency", "training",
+ORDER = ["core", "console", "formats", "checkpoint_files", "config", "output", "launch", "rendezvous", "distributed", "checkpoint", "residency", "training",
          "data", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling", "accelerator"]
-TORCH_FREE = {"core", "console", "formats", "config", "output", "launch", "cli"}
+TORCH_FREE = {"core", "console", "formats", "checkpoint_files", "config", "output", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -51,7 +51,7 @@ class MetadataTree {
     return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(object));
   }
   PickleNode* instance(const char* name, PicklePairs fields, const std::string& module = kMetadataModule) {
-    return object(module + name, {.state = tree_.dict(std::move(fields))});
+    return object(module + name, {.state = fields.empty() ? nullptr : tree_.dict(std::move(fields))});
   }
   PickleNode* size(const std::vector<int64_t>& sizes) {
     return tree_.make(PickleKind::kSize, PickleItems(sizes.size(), [&](size_t i) { return tree_.integer(sizes[i]); }));

@@ -225,6 +225,9 @@ TEST(DistributedCheckpoint, OfALargeTensorNoMoreIsReadThanWasAskedFor) {
                   bytes.data());  // the end of one rank's and the beginning of another's
   EXPECT_LT(bytes_read() - before, 60'000u);
   EXPECT_EQ(bytes, tensor.part(345'000, 355'000));
+  // Nor are other files opened.
+  std::filesystem::remove(folder / "model/__2_0.distcp");
+  EXPECT_NO_THROW(checkpoint.read(checkpoint.tensors()[0], 0, 10'000, bytes.data()));
 }
 
 TEST(DistributedCheckpoint, DamageIsToldWithFileAndTensor) {
@@ -285,6 +288,7 @@ TEST(DistributedCheckpoint, AMetadataFileThatMustNotBeTrustedIsRefused) {
   EXPECT_PRED2(says, refusal([](auto& all) { all.tensors[0].chunks[0].box = {{0}, {1}}; }), "outside");
   EXPECT_PRED2(says, refusal([](auto& all) { all.tensors[0].shape = {int64_t{1} << 40, int64_t{1} << 40}; }), "invalid shape");
   EXPECT_PRED2(says, refusal([](auto& all) { all.tensors[0].shape = {-4, 6}; }), "invalid shape");
+  EXPECT_PRED2(says, refusal([](auto& all) { all.tensors[0].shape = {int64_t{1} << 60, 3}; }), "invalid shape");
   EXPECT_PRED2(says, refusal([](auto& all) {
                  all.tensors[0].shape = {1 << 20, 1 << 20};
                  all.tensors[0].chunks.resize(1);

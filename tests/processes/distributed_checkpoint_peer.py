@@ -1,9 +1,10 @@
 """The peer of distributed_checkpoint_test.cpp: torch.distributed.checkpoint itself, on two processes over gloo.
 
-distributed_checkpoint_peer.py save FOLDER   trains a sharded model, saves it as FSDP does, and whole beside it
-distributed_checkpoint_peer.py load FOLDER   loads what the test has written, in every way that PyTorch and Accelerate have
+distributed_checkpoint_peer.py save FOLDER      trains a sharded model, saves it as FSDP does, and whole beside it
+distributed_checkpoint_peer.py load FOLDER...   loads what the test has written, in every way that PyTorch and Accelerate have
 """
 
+import pickle
 import sys
 import tempfile
 import warnings
@@ -14,7 +15,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
 
 warnings.filterwarnings("ignore")
 RANKS = 2
@@ -43,6 +44,18 @@ def sharded():
     return net, optimizer
 
 
+def older_sharded():
+    """FSDP as it was first: its chunks are ShardedTensors."""
+    torch.manual_seed(1)
+    return FullyShardedDataParallel(Net(), device_id=torch.device("cpu"), use_orig_params=True)
+
+
+def odd_tensors():
+    """Replicated, in other dtypes, strided, without elements, below a list."""
+    return {"transposed": torch.arange(6.0).reshape(2, 3).t(), "half": torch.arange(5).to(torch.bfloat16), "mask": torch.tensor([True, False]),
+            "scalar": torch.tensor(3), "empty": torch.zeros(3, 0), "list": [torch.ones(2), {"inner": torch.zeros(1, 2)}, "text"]}
+
+
 def full(state):
     return {name: (value.full_tensor() if hasattr(value, "full_tensor") else value) for name, value in state.items()}
 
@@ -55,6 +68,15 @@ def save(folder):
     whole = {f"model.{name}": value for name, value in full(model).items()}
     for parameter, values in state["state"].items():
         whole |= {f"optimizer.state.{parameter}.{name}": value for name, value in full(values).items()}
+    older = older_sharded()
+    with FullyShardedDataParallel.summon_full_params(older):
+        whole |= {f"older.{name}": value.detach().clone() for name, value in older.module.state_dict().items()}
+    with FullyShardedDataParallel.state_dict_type(older, StateDictType.SHARDED_STATE_DICT):
+        dcp.save({"older": older.state_dict()}, checkpoint_id=f"{folder}/older")
+    odd = odd_tensors()
+    dcp.save({"odd": odd}, checkpoint_id=f"{folder}/odd")
+    first, second, _ = odd.pop("list")
+    whole |= {f"odd.{name}": value for name, value in {**odd, "list.0": first, "list.1.inner": second["inner"]}.items()}
     if dist.get_rank() == 0:
         from safetensors.torch import save_file
 
@@ -82,6 +104,13 @@ def load_sharded(folder):
     dcp.load(state, checkpoint_id=f"{folder}/pytorch_model_fsdp_0")
     set_model_state_dict(net, state["model"])
     require_equal(full(get_model_state_dict(net)), expected(), "fully_shard")
+    older = older_sharded()
+    with FullyShardedDataParallel.state_dict_type(older, StateDictType.SHARDED_STATE_DICT):
+        state = {"model": older.state_dict()}
+        dcp.load(state, checkpoint_id=f"{folder}/pytorch_model_fsdp_0")
+        older.load_state_dict(state["model"])
+    with FullyShardedDataParallel.summon_full_params(older):
+        require_equal(older.module.state_dict(), expected(), "FullyShardedDataParallel")
     state = {"optimizer": get_optimizer_state_dict(net, optimizer)}
     dcp.load(state, checkpoint_id=f"{folder}/optimizer_0")
     set_optimizer_state_dict(net, optimizer, state["optimizer"])
@@ -94,6 +123,10 @@ def load_sharded(folder):
 
 
 def load_whole(folder):
+    for name in ("pytorch_model_fsdp_0", "optimizer_0"):
+        with open(f"{folder}/{name}/.metadata", "rb") as file:
+            written = file.read()
+        assert pickle.dumps(pickle.loads(written), protocol=2) == written  # as Python's own pickler has it
     state = {"model": {name: torch.zeros_like(value) for name, value in expected().items()}}
     dcp.load(state, checkpoint_id=f"{folder}/pytorch_model_fsdp_0", no_dist=True)
     require_equal(state["model"], expected(), "plain tensors")
@@ -131,5 +164,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "save":
         together(save, sys.argv[2])
     else:
-        together(load_sharded, sys.argv[2])  # before this process starts threads
-        load_whole(sys.argv[2])
+        for folder in sys.argv[2:]:
+            together(load_sharded, folder)  # before this process starts threads
+        for folder in sys.argv[2:]:
+            load_whole(folder)

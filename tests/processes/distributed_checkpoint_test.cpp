@@ -18,9 +18,9 @@ namespace accelerate::testing {
 using namespace detail;
 namespace {
 
-void run_distributed_peer(const std::string& what, const std::filesystem::path& folder) {
-  const auto result = run_program({ACCELERATE_PYTHON, ACCELERATE_DISTRIBUTED_CHECKPOINT_PEER, what, folder},
-                                  {.limit = std::chrono::seconds(300)});
+void run_distributed_peer(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {ACCELERATE_PYTHON, ACCELERATE_DISTRIBUTED_CHECKPOINT_PEER});
+  const auto result = run_program(arguments, {.limit = std::chrono::seconds(300)});
   ASSERT_EQ(result.exit_code, 0) << result.errors << result.output;
 }
 
@@ -116,25 +116,29 @@ void write_optimizer(size_t ranks, const std::filesystem::path& folder) {
 }
 
 TEST(PythonLoads, DistributedCheckpointsOfFlatShardsInEveryWayThatItHas) {
-  for (const size_t ranks : {2u, 3u}) {
-    TemporaryFolder folder;
+  TemporaryFolder folder;
+  const std::vector<std::string> states = {folder / "two", folder / "three"};
+  for (const auto& state : states) {
+    const size_t ranks = state == states[0] ? 2 : 3;
     FlatRanks model(ranks);
     float first = 0;
     for (const auto& [name, shape] : kPeerParameters) {
       model.add_counting({"model", name}, shape, first);
       first += 1000;
     }
-    model.write(folder / "pytorch_model_fsdp_0");
-    write_optimizer(ranks, folder / "optimizer_0");
-    run_distributed_peer("load", folder / "");
-    // Our own command makes the same of it.
-    const auto merged = run_command({"merge-weights", folder / "pytorch_model_fsdp_0", folder / "ours.safetensors"});
+    model.write(state + "/pytorch_model_fsdp_0");
+    write_optimizer(ranks, state + "/optimizer_0");
+  }
+  run_distributed_peer({"load", states[0], states[1]});
+  // Our own commands make the same of them.
+  for (const auto& state : states) {
+    const auto merged = run_command({"merge-weights", state + "/pytorch_model_fsdp_0", state + "/ours.safetensors"});
     EXPECT_EQ(merged.exit_code, 0) << merged.errors;
-    const auto ours = open_weight_file(folder / "ours.safetensors"),
-               theirs = open_weight_file(folder / "merged/model.safetensors");
+    const auto ours = open_weight_file(state + "/ours.safetensors"),
+               theirs = open_weight_file(state + "/merged/model.safetensors");
     ASSERT_EQ(ours.tensors.size(), kPeerParameters.size());
     for (const auto& tensor : ours.tensors) EXPECT_EQ(all_bytes(tensor), all_bytes(*theirs.find(tensor.name))) << tensor.name;
-    const auto shown = run_command({"inspect", folder / "optimizer_0/.metadata"});
+    const auto shown = run_command({"inspect", state + "/optimizer_0/.metadata"});
     for (const char* part : {"optimizer.state.conv.weight.exp_avg", "[3, 5, 3]", "1000.5 1001.5", "optimizer.param_groups.0.lr",
                              "0.125", "optimizer.param_groups.0.params.1"}) {
       EXPECT_NE(shown.output.find(part), std::string::npos) << part << "\n" << shown.output << shown.errors;
@@ -142,26 +146,32 @@ TEST(PythonLoads, DistributedCheckpointsOfFlatShardsInEveryWayThatItHas) {
   }
 }
 
-TEST(PythonSaves, ShardedModelAndOptimizerAreReadByRanges) {
+TEST(PythonSaves, ModelsOfBothKindsOfFsdpOptimizersAndOddTensorsAreReadByRanges) {
   TemporaryFolder folder;
-  run_distributed_peer("save", folder / "");
+  run_distributed_peer({"save", folder.name()});
   const auto whole = open_weight_file(folder / "whole.safetensors");
-  const DistributedCheckpoint model(folder / "pytorch_model_fsdp_0"), optimizer(folder / "optimizer_0");
-  EXPECT_EQ(model.tensors().size() + optimizer.tensors().size(), whole.tensors.size());
-  for (const auto* checkpoint : {&model, &optimizer}) {
+  const DistributedCheckpoint model(folder / "pytorch_model_fsdp_0"), optimizer(folder / "optimizer_0"), older(folder / "older"),
+      odd(folder / "odd");
+  size_t found = 0;
+  for (const auto* checkpoint : {&model, &optimizer, &older, &odd}) {
+    found += checkpoint->tensors().size();
     for (const auto& tensor : checkpoint->tensors()) {
       const WeightSource* expected = whole.find(tensor.name);
       ASSERT_NE(expected, nullptr) << tensor.name;
       EXPECT_EQ(tensor.shape, expected->shape);
+      EXPECT_EQ(tensor.dtype, expected->dtype);
       const std::string bytes = all_bytes(*expected);
-      const uint64_t count = tensor.elements(), third = count / 3;
+      const uint64_t count = tensor.elements(), third = count / 3, element = static_cast<uint64_t>(tensor.dtype->bytes);
       for (const auto& [begin, end] : {std::pair(uint64_t{0}, count), std::pair(third, count), std::pair(third, count - third)}) {
-        std::string read((end - begin) * 4, '\0');
+        std::string read((end - begin) * element, '\0');
         checkpoint->read(tensor, begin, end, read.data());
-        EXPECT_EQ(read, bytes.substr(begin * 4, read.size())) << tensor.name;
+        EXPECT_EQ(read, bytes.substr(begin * element, read.size())) << tensor.name;
       }
     }
   }
+  EXPECT_EQ(found, whole.tensors.size());
+  EXPECT_EQ(odd.find_tensor("odd.list.1.inner")->path, (StatePath{"odd", "list", int64_t{1}, "inner"}));
+  EXPECT_EQ(odd.read(*odd.find_value("odd.list.2")).root->text(), "text");
   const DistributedValue* rate = optimizer.find_value("optimizer.param_groups.0.lr");
   ASSERT_NE(rate, nullptr);
   EXPECT_EQ(optimizer.read(*rate).root->number(), 0.01);

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "formats/memory_estimate.h"
+#include "checkpoint_files/memory_estimate.h"
 #include "launch/launch_flags.h"
 
 namespace accelerate::detail::cli {

@@ -8,7 +8,7 @@
 #include "core/escaped.h"
 #include "core/hub_cache.h"
 #include "described_command.h"
-#include "formats/memory_estimate.h"
+#include "checkpoint_files/memory_estimate.h"
 #include "subcommands.h"
 
 namespace accelerate::detail::cli {

@@ -360,24 +360,27 @@ PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   const size_t dot = full.rfind('.');
   const KnownGlobal* known = find_known_global(std::string_view(full).substr(0, dot), std::string_view(full).substr(dot + 1));
   if (known == nullptr) {
-    return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{full, arguments, nullptr}));
+    return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{.name = full, .arguments = arguments}));
   }
   if (known->call == nullptr) fail("the pickle calls " + full + ", which is not allowed. It was rejected");
   return known->call(*this, arguments->items());
 }
 
 void PickleMachine::reduce() {
+  new_object();
+  if (top()->is(PickleKind::kObject)) std::get<std::unique_ptr<PickleObject>>(top()->data)->called = true;
+}
+
+void PickleMachine::new_object() {
   PickleNode* arguments = pop();
   PickleNode* function = pop();
   push(call(function, arguments));
 }
 
-void PickleMachine::new_object() { reduce(); }
-
 void PickleMachine::new_object_with_keywords() {
   const PickleNode* keywords = pop();
   if (!keywords->is_dict() || !keywords->dict().items.empty()) fail("objects with keyword arguments are not supported");
-  reduce();
+  new_object();
 }
 
 void PickleMachine::build() {

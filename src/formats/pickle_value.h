@@ -92,9 +92,10 @@ struct PickleDict {
 
 /// An instance of a class that a caller of the reader allowed by name.
 struct PickleObject {
-  std::string_view name;  // "module.Class", a text of the tree
+  std::string_view name = {};  // "module.Class", a text of the tree
   PickleNode* arguments = nullptr;
   PickleNode* state = nullptr;
+  bool called = false;  // made by a call of the class (an enum's member); else by __new__, without __init__
 };
 
 /// One value. Values belong to a PickleTree and may be reached by several ways: equal addresses mean the same object. A file may

@@ -31,6 +31,7 @@ class PickleEmitter {
   void emit_text(const PickleNode& node);
   void emit_bytes(const PickleNode& node);
   void emit_tuple(const PickleNode& node, size_t depth);
+  void emit_instance(const PickleNode& node, size_t depth);
   void emit_list_items(const PickleItems& items, size_t depth);
   void emit_set(const PickleNode& node, size_t depth);
   void emit_dict(const PickleNode& node, size_t depth);
@@ -103,6 +104,8 @@ void PickleEmitter::emit_object(const PickleNode& node, size_t depth) {
       return emit_tensor(node);
     case Kind::kArray:
       return emit_array(node);
+    case Kind::kObject:
+      return emit_instance(node, depth);
     default:
       return emit_small_call(node, depth);
   }
@@ -130,6 +133,20 @@ void PickleEmitter::emit_tuple(const PickleNode& node, size_t depth) {
   for (const PickleNode* item : items) emit(*item, depth + 1);
   out_.end_tuple(items.size());
   if (!items.empty()) out_.memoize(node);
+}
+
+/// Python does not number the empty tuple either.
+void PickleEmitter::emit_instance(const PickleNode& node, size_t depth) {
+  const PickleObject& object = node.object();
+  const size_t dot = object.name.rfind('.');
+  if (dot == std::string_view::npos) throw UsageError("Cannot pickle an object of a class without a module.");
+  out_.global(std::string(object.name.substr(0, dot)), std::string(object.name.substr(dot + 1)));
+  object.arguments != nullptr ? emit(*object.arguments, depth + 1) : out_.begin_tuple(0);
+  out_.code(object.called ? 'R' : '\x81');
+  out_.memoize(node);
+  if (object.state == nullptr) return;
+  emit(*object.state, depth + 1);
+  out_.code('b');
 }
 
 void PickleEmitter::emit_list_items(const PickleItems& items, size_t depth) {

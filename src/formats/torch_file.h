@@ -31,6 +31,8 @@ class TorchFile {
 
   const ByteSource& source() const { return source_; }
   const PickleNode& root() const { return *tree_.root; }
+  /// The values, which outlive the file then. There is no root afterwards.
+  PickleTree take_tree() { return std::move(tree_); }
   const std::vector<TorchStorage>& storages() const { return storages_; }
   /// By the key that tensors name. Every tensor of the tree has one, but those on the meta device.
   const TorchStorage& storage(const std::string& key) const;

@@ -23,16 +23,19 @@ struct Directory {
   uint64_t count = 0, offset = 0, size = 0;
 };
 
-/// The offset of the end-of-central-directory record: at the end, before a comment of at most 64 KB.
+/// The offset of the end-of-central-directory record: at the end, before a comment of at most 64 KB. Torch writes none, and a
+/// distributed checkpoint has an archive for each chunk, so the end alone is looked at first.
 uint64_t find_end_record(const ByteSource& source, std::string& record) {
-  const uint64_t reach = std::min<uint64_t>(source.size(), zip::kEndSize + 0xFFFF);
-  if (reach < zip::kEndSize) bad_archive(source, "it is too short");
-  const std::string tail = source.text(source.size() - reach, reach);
-  for (uint64_t at = reach - zip::kEndSize + 1; at-- > 0;) {
-    if (number_at<uint32_t>(tail, at) != zip::kEndSignature) continue;
-    if (number_at<uint16_t>(tail, at + 20) != reach - at - zip::kEndSize) continue;
-    record = tail.substr(at, zip::kEndSize);
-    return source.size() - reach + at;
+  if (source.size() < zip::kEndSize) bad_archive(source, "it is too short");
+  for (const uint64_t most : {zip::kEndSize, zip::kEndSize + 0xFFFF}) {
+    const uint64_t reach = std::min(source.size(), most);
+    const std::string tail = source.text(source.size() - reach, reach);
+    for (uint64_t at = reach - zip::kEndSize + 1; at-- > 0;) {
+      if (number_at<uint32_t>(tail, at) != zip::kEndSignature) continue;
+      if (number_at<uint16_t>(tail, at + 20) != reach - at - zip::kEndSize) continue;
+      record = tail.substr(at, zip::kEndSize);
+      return source.size() - reach + at;
+    }
   }
   bad_archive(source, "it has no central directory at its end. Was it truncated?");
 }

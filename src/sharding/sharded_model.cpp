@@ -7,6 +7,7 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/distributed/objects.h>
 #include <accelerate/residency/materialized.h>
 #include <torch/nn/module.h>
 #include <torch/optim/lbfgs.h>
@@ -72,6 +73,7 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
   if (has_offloaded_params(*module_))
     throw UsageError("FSDP: " + module_->name() + " is dispatched or offloaded already. Give prepare a module as it was made.");
   intercept_operators();
+  join_groups();
   gatherer_ = std::make_shared<ShardGatherer>(shard_.communicator(), gather_options(options), where);
   auto plan = plan_units(*module_, options);
   for (const auto& unit : plan.units) {
@@ -94,6 +96,24 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
 }
 
 ShardedModel::~ShardedModel() = default;
+
+/// The hybrid strategies: ranks next to each other hold a copy of the weights together, and those with the same place in different
+/// copies hold the same shard.
+void ShardedModel::join_groups() {
+  const auto strategy = options_.sharding_strategy;
+  if (strategy != ShardingStrategy::hybrid_shard && strategy != ShardingStrategy::hybrid_shard_zero2) return;
+  const int ranks = world_.num_processes();
+  int size = options_.shard_group_size;
+  if (size == 0) {
+    const auto local = gather_object(world_, std::vector<int64_t>{world_.local_process_index()}, where_);
+    while (size < ranks && local[static_cast<size_t>(size)] == size) ++size;  // of the first host
+  }
+  if (size < 1 || ranks % size != 0)
+    throw UsageError("FSDP: shard_group_size is " + std::to_string(size) + ", which does not divide the " + std::to_string(ranks) +
+                     " processes into equal groups.");
+  shard_ = world_.split_group(world_.process_index() / size, where_);
+  if (size < ranks) replicate_ = world_.split_group(world_.process_index() % size, where_);
+}
 
 void ShardedModel::shard_unit(const UnitPlan& plan, bool broadcasts) {
   const int rank = shard_.process_index();

@@ -79,6 +79,7 @@ class ShardedModel {
   const ShardGatherer& gatherer() const { return *gatherer_; }
 
  private:
+  void join_groups();
   void shard_unit(const UnitPlan& plan, bool broadcasts);
   void keep_whole(at::Tensor parameter);
 

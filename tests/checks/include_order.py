@@ -10,9 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "transport", "distributed", "checkpoint", "residency", "training",
-         "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling", "accelerator"]
-TORCH_FREE = {"core", "console", "formats", "config", "output", "launch", "cli"}
+ORDER = ["core", "console", "formats", "checkpoint_files", "config", "output", "launch", "rendezvous", "transport", "distributed", "checkpoint",
+         "residency", "training", "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling",
+         "accelerator"]
+TORCH_FREE = {"core", "console", "formats", "checkpoint_files", "config", "output", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')

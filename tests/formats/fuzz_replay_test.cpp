@@ -28,6 +28,7 @@ void replay(const std::string& corpus, void (*feed)(std::string_view)) {
 TEST(FuzzCorpus, PicklesAreReadOrRefused) { replay("pickle", accelerate::testing::try_pickle_input); }
 TEST(FuzzCorpus, ArchivesAreReadOrRefused) { replay("zip", accelerate::testing::try_zip_input); }
 TEST(FuzzCorpus, SafetensorsFilesAreReadOrRefused) { replay("safetensors", accelerate::testing::try_safetensors_input); }
+TEST(FuzzCorpus, DistributedMetadataIsReadOrRefused) { replay("distributed", accelerate::testing::try_distributed_input); }
 TEST(FuzzCorpus, IndexesAreReadOrRefused) { replay("index", accelerate::testing::try_index_input); }
 
 }  // namespace

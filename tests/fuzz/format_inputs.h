@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "checkpoint_files/distributed_metadata.h"
 #include "formats/pickle_reader.h"
 #include "formats/pickle_writer.h"
 #include "formats/safetensors_file.h"
@@ -77,6 +78,26 @@ inline void try_safetensors_input(std::string_view bytes) {
       file.read_slice(entry, last, row.data());
       require_sound(elements.ends_with(row), "a slice is not part of its tensor");
     }
+  } catch (const Error&) {
+  }
+}
+
+/// The `.metadata` of a distributed checkpoint that is read describes tensors that are covered by chunks inside of them, and
+/// says the same when it is written and read again.
+inline void try_distributed_input(std::string_view bytes) {
+  try {
+    const auto metadata = read_distributed_metadata(bytes, "fuzzed");
+    for (const auto& tensor : metadata.tensors) {
+      uint64_t elements = 0;
+      for (const auto& chunk : tensor.chunks) {
+        elements += chunk.box.elements();
+        require_sound(elements_before(tensor.shape, chunk.box, tensor.elements()) == chunk.box.elements(),
+                      "a chunk lies outside");
+      }
+      require_sound(elements == tensor.elements(), "a tensor is not covered");
+    }
+    const std::string written = write_distributed_metadata(metadata);
+    require_sound(read_distributed_metadata(written, "written") == metadata, "metadata changed");
   } catch (const Error&) {
   }
 }

@@ -33,6 +33,11 @@ TEST_F(TogetherSharding, EveryStrategyAndWrapPolicyTrainsAsDataParallelismDoes) 
   kinds.push_back(by_block({.backward_prefetch = BackwardPrefetch::no_prefetch, .limit_all_gathers = false}));
   kinds.push_back(by_block({.ignored_modules = {"blocks\\.1", "norm"}}));
   kinds.push_back(by_block({.cpu_offload = true}));
+  kinds.push_back(by_block({.sharding_strategy = ShardingStrategy::hybrid_shard}));
+  if (world() % 2 == 0) {
+    kinds.push_back(by_block({.sharding_strategy = ShardingStrategy::hybrid_shard, .shard_group_size = 2}));
+    kinds.push_back(by_block({.sharding_strategy = ShardingStrategy::hybrid_shard_zero2, .shard_group_size = world() / 2}));
+  }
   for (const auto& fsdp : kinds) expect_close(train({.fsdp = fsdp, .stepper = Stepper::momentum, .clip = 0.5}), plain, 1e-5);
 }
 

@@ -30,7 +30,7 @@ struct InspectedItem {
 
 struct InspectedFile {
   std::filesystem::path path;
-  /// "safetensors", "torch", "torch (old format)", "index", "other".
+  /// "safetensors", "torch", "torch (old format)", "index", "distributed checkpoint", "other".
   std::string format;
   /// What the file is for in a checkpoint, by its name: "optimizer state"; empty when that says nothing.
   std::string role;

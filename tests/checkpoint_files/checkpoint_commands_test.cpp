@@ -80,6 +80,25 @@ TEST(InspectCommand, FilesOfOurOwnAreNamedInAFolder) {
   EXPECT_TRUE(mentions(manifest.errors, "manifest: sizes and checksums")) << manifest.errors;
 }
 
+TEST(InspectCommand, OfADistributedCheckpointItTellsTheTensorsOfAllFiles) {
+  const auto result = files_command({"inspect", golden_path("distributed/model/.metadata")});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  for (const char* part : {"distributed checkpoint", "model.fc.weight", "[5, 3]", "60 B", "2 chunks"}) {
+    EXPECT_TRUE(mentions(result.output, part)) << part << "\n" << result.output;
+  }
+  const auto folder = files_command({"inspect", golden_path("distributed/model")});
+  EXPECT_EQ(folder.exit_code, 0) << folder.errors;
+  for (const char* part : {"description of a distributed checkpoint", "shard of a distributed checkpoint", "tensors of"}) {
+    EXPECT_TRUE(mentions(folder.output, part)) << part << "\n" << folder.output;
+  }
+  TemporaryFolder copy;
+  std::filesystem::copy(golden_path("distributed/model"), copy / "model");
+  std::filesystem::remove(copy / "model/__1_0.distcp");
+  const auto damaged = files_command({"inspect", copy / "model"});
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_TRUE(mentions(damaged.output, "DAMAGED") && mentions(damaged.output, "__1_0.distcp")) << damaged.output;
+}
+
 TEST(InspectCommand, WhatIsDamagedIsToldAndIsAFailure) {
   const auto file = files_command({"inspect", golden_path("damaged_flipped.pt")});
   EXPECT_EQ(file.exit_code, 1);

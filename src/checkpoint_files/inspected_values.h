@@ -3,12 +3,15 @@
 #include <cstdint>
 #include <vector>
 
+#include "checkpoint_files/inspection.h"
 #include "core/byte_source.h"
 #include "formats/dtype_facts.h"
-#include "formats/inspection.h"
 #include "formats/torch_file.h"
 
 namespace accelerate::detail {
+
+/// How many elements of a tensor are shown.
+inline constexpr uint64_t kMostShownElements = 4;
 
 /// Adds the texts of a tensor's first elements, read from the file. Its first byte stands at `offset`; without `strides` the
 /// elements follow each other.
@@ -17,5 +20,8 @@ void show_first_elements(const ByteSource& source, const DtypeFacts& dtype, cons
 
 /// One item for each tensor and each plain value of a torch file, in order. A list of numbers is one item.
 std::vector<InspectedItem> pickled_items(const TorchFile& file);
+
+/// The same of plain data, which has no tensors in it.
+std::vector<InspectedItem> plain_items(const std::string& name, const PickleNode& value);
 
 }  // namespace accelerate::detail

@@ -1,8 +1,9 @@
-#include "formats/mergeable_weights.h"
+#include "checkpoint_files/weight_sources.h"
 
 #include <accelerate/core/error.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 #include <tuple>
@@ -38,22 +39,26 @@ struct OpenFile {
   explicit OpenFile(const std::filesystem::path& path) : source(path), parsed(source) {}
 };
 
-void open_safetensors(const std::filesystem::path& path, MergeableWeights& weights) {
+void open_safetensors(const std::filesystem::path& path, WeightSources& weights) {
   const auto file = std::make_shared<OpenFile<SafetensorsFile>>(path);
   weights.owners.push_back(file);
   for (const auto& entry : file->parsed.header().entries) {
-    MergeableTensor tensor{entry.name, entry.dtype, find_safetensors_dtype(entry.dtype), entry.shape};
+    WeightSource tensor{entry.name, entry.dtype, find_safetensors_dtype(entry.dtype), entry.shape};
     tensor.bytes = entry.end - entry.begin;
-    tensor.read = [source = &file->source, offset = file->parsed.offset_of(entry), size = tensor.bytes](const TakePiece& take) {
-      read_in_pieces(*source, offset, size, take);
+    const uint64_t begin = file->parsed.offset_of(entry);
+    tensor.read = [source = &file->source, begin, size = tensor.bytes](const TakePiece& take) {
+      read_in_pieces(*source, begin, size, take);
+    };
+    tensor.read_part = [source = &file->source, begin](void* bytes, uint64_t size, uint64_t offset) {
+      source->read(bytes, size, begin + offset);
     };
     weights.tensors.push_back(std::move(tensor));
   }
 }
 
 /// One tensor of a torch file. Where its elements lie in order they are copied in pieces, after the storage has been verified.
-MergeableTensor torch_tensor(const TorchFile& file, const std::string& name, const PickleTensor& tensor) {
-  MergeableTensor made{name, std::string(tensor.dtype->safetensors), tensor.dtype, tensor.sizes};
+WeightSource torch_tensor(const TorchFile& file, const std::string& name, const PickleTensor& tensor) {
+  WeightSource made{name, std::string(tensor.dtype->safetensors), tensor.dtype, tensor.sizes};
   made.bytes = static_cast<uint64_t>(tensor.dtype->bytes);
   for (const int64_t size : tensor.sizes) made.bytes *= static_cast<uint64_t>(size);
   if (tensor.conjugated || tensor.negative)
@@ -69,10 +74,19 @@ MergeableTensor torch_tensor(const TorchFile& file, const std::string& name, con
     file.verify(storage);
     read_in_pieces(file.source(), storage.offset + static_cast<uint64_t>(tensor.offset * tensor.dtype->bytes), bytes, take);
   };
+  made.read_part = [&file, &tensor](void* bytes, uint64_t size, uint64_t offset) {
+    if (!is_contiguous(tensor)) {
+      const std::string elements = file.elements(tensor);
+      if (size > 0) std::memcpy(bytes, elements.data() + offset, size);
+      return;
+    }
+    const auto first = static_cast<uint64_t>(tensor.offset * tensor.dtype->bytes);
+    file.source().read(bytes, size, file.storage(tensor.storage).offset + first + offset);
+  };
   return made;
 }
 
-void open_torch_file(const std::filesystem::path& path, MergeableWeights& weights) {
+void open_torch_file(const std::filesystem::path& path, WeightSources& weights) {
   const auto file = std::make_shared<OpenFile<TorchFile>>(path);
   weights.owners.push_back(file);
   const TorchFile& torch = file->parsed;
@@ -93,7 +107,7 @@ void open_torch_file(const std::filesystem::path& path, MergeableWeights& weight
   }
 }
 
-void open_weights(const std::filesystem::path& path, MergeableWeights& weights) {
+void open_weights(const std::filesystem::path& path, WeightSources& weights) {
   path.extension() == ".safetensors" ? open_safetensors(path, weights) : open_torch_file(path, weights);
 }
 
@@ -108,10 +122,10 @@ void require_as_indexed(const WeightIndex& index, const std::string& file, const
                           std::to_string(index.weight_map.size()) + ".");
 }
 
-MergeableWeights open_shards(const std::filesystem::path& index_path) {
+WeightSources open_shards(const std::filesystem::path& index_path) {
   const InputFile source(index_path);
   const WeightIndex index = read_weight_index(source);
-  MergeableWeights weights;
+  WeightSources weights;
   std::set<std::string> found;
   for (const auto& shard : index.files()) {
     const size_t before = weights.tensors.size();
@@ -137,16 +151,32 @@ MergeableWeights open_shards(const std::filesystem::path& index_path) {
 
 }  // namespace
 
-MergeableWeights open_weight_file(const std::filesystem::path& path) {
+const WeightSource* WeightSources::find(std::string_view name) const {
+  const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) { return tensor.name == name; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+void read_range(const WeightSource& tensor, uint64_t begin, uint64_t end, void* bytes) {
+  if (tensor.dtype == nullptr)
+    throw UsageError(escaped("A part of " + tensor.name + " cannot be read: torch has no dtype for " + tensor.safetensors_dtype));
+  const auto element = static_cast<uint64_t>(tensor.dtype->bytes);
+  if (begin > end || end > tensor.bytes / element) {
+    throw UsageError(escaped("The elements " + std::to_string(begin) + " to " + std::to_string(end) + " of " + tensor.name +
+                             " are to be read, which has " + std::to_string(tensor.bytes / element) + "."));
+  }
+  if (begin < end) tensor.read_part(bytes, (end - begin) * element, begin * element);
+}
+
+WeightSources open_weight_file(const std::filesystem::path& path) {
   if (path.extension() == ".json") return open_shards(path);
-  MergeableWeights weights;
+  WeightSources weights;
   open_weights(path, weights);
   return weights;
 }
 
-MergeableWeights find_mergeable_weights(const std::filesystem::path& folder) {
+WeightSources find_weight_sources(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(folder)) throw CheckpointError(folder.string() + " is not a folder.");
-  if (std::filesystem::exists(folder / ".metadata")) return open_distributed_checkpoint(folder);
+  if (std::filesystem::exists(folder / ".metadata")) return open_distributed_weights(folder);
   for (const auto format : {WeightFormat::kSafetensors, WeightFormat::kTorch}) {
     if (std::filesystem::exists(folder / weight_index_name(format))) return open_shards(folder / weight_index_name(format));
   }

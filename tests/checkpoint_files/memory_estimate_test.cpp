@@ -1,4 +1,4 @@
-#include "formats/memory_estimate.h"
+#include "checkpoint_files/memory_estimate.h"
 
 #include <accelerate/core/error.h>
 #include <gtest/gtest.h>

@@ -1,13 +1,13 @@
+#include <accelerate/checkpoint_files/inspect.h>
 #include <accelerate/core/error.h>
-#include <accelerate/formats/inspect.h>
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_files/inspection.h"
 #include "console/text_columns.h"
 #include "core/escaped.h"
-#include "formats/inspection.h"
 
 namespace accelerate {
 

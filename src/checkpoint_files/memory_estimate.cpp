@@ -1,4 +1,4 @@
-#include "formats/memory_estimate.h"
+#include "checkpoint_files/memory_estimate.h"
 
 #include <accelerate/core/error.h>
 #include <accelerate/core/format.h>
@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
+#include "checkpoint_files/weight_sources.h"
 #include "console/box_table.h"
-#include "formats/mergeable_weights.h"
 
 namespace accelerate::detail {
 namespace {
@@ -27,7 +27,7 @@ constexpr std::array<EstimatedDtype, 5> kEstimatedDtypes = {
     {{"float32", 1, 4}, {"float16", 2, 2}, {"bfloat16", 2, 2}, {"int8", 4, 0}, {"int4", 8, 0}}};
 
 /// Integers are never converted; everything else is trained as float32.
-double bytes_as_trained(const MergeableTensor& tensor) {
+double bytes_as_trained(const WeightSource& tensor) {
   double elements = 1;
   for (const int64_t length : tensor.shape) elements *= static_cast<double>(length);
   const std::string_view dtype = tensor.dtype == nullptr ? "" : tensor.dtype->name;
@@ -54,7 +54,7 @@ std::string block_of(const std::string& tensor) {
 }
 
 /// All modules that have modules in them.
-std::set<std::string, std::less<>> parents_of(const std::vector<MergeableTensor>& tensors) {
+std::set<std::string, std::less<>> parents_of(const std::vector<WeightSource>& tensors) {
   std::set<std::string, std::less<>> parents;
   for (const auto& tensor : tensors) {
     for (auto module = module_of(module_of(tensor.name)); !module.empty(); module = module_of(module)) parents.emplace(module);
@@ -63,7 +63,7 @@ std::set<std::string, std::less<>> parents_of(const std::vector<MergeableTensor>
 }
 
 /// Bytes of each layer. Tensors that a module has beside other modules are in none, but for those of the model itself.
-std::map<std::string, double> layers_of(const std::vector<MergeableTensor>& tensors) {
+std::map<std::string, double> layers_of(const std::vector<WeightSource>& tensors) {
   const auto parents = parents_of(tensors);
   std::map<std::string, double> layers;
   for (const auto& tensor : tensors) {
@@ -80,9 +80,9 @@ std::map<std::string, double> layers_of(const std::vector<MergeableTensor>& tens
   return layers;
 }
 
-MergeableWeights weights_beside(const fs::path& config) {
+WeightSources weights_beside(const fs::path& config) {
   try {
-    return find_mergeable_weights(config.parent_path().empty() ? fs::path(".") : config.parent_path());
+    return find_weight_sources(config.parent_path().empty() ? fs::path(".") : config.parent_path());
   } catch (const CheckpointError& error) {
     throw CheckpointError(config.string() +
                           " does not contain the sizes of the weights; the headers of the weights files are needed. " +
@@ -90,8 +90,8 @@ MergeableWeights weights_beside(const fs::path& config) {
   }
 }
 
-MergeableWeights weights_at(const fs::path& path) {
-  if (fs::is_directory(path)) return find_mergeable_weights(path);
+WeightSources weights_at(const fs::path& path) {
+  if (fs::is_directory(path)) return find_weight_sources(path);
   return path.filename() == "config.json" ? weights_beside(path) : open_weight_file(path);
 }
 
@@ -135,7 +135,7 @@ ShardEstimate estimate_strategy(const WeightSizes& sizes, int ranks, std::string
 }  // namespace
 
 WeightSizes read_weight_sizes(const fs::path& path) {
-  const MergeableWeights weights = weights_at(path);
+  const WeightSources weights = weights_at(path);
   WeightSizes sizes;
   for (const auto& tensor : weights.tensors) {
     if (tensor.same_as) continue;

@@ -1,11 +1,11 @@
+#include <accelerate/checkpoint_files/merge_weights.h>
 #include <accelerate/core/error.h>
-#include <accelerate/formats/merge_weights.h>
 
 #include <unordered_set>
 
+#include "checkpoint_files/weight_sources.h"
 #include "core/escaped.h"
 #include "core/file.h"
-#include "formats/mergeable_weights.h"
 #include "formats/safetensors_header.h"
 #include "formats/torch_file.h"
 #include "formats/weight_shards.h"
@@ -17,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& sink, MergeResult& result) {
+void write_safetensors(const std::vector<WeightSource>& tensors, ByteSink& sink, MergeResult& result) {
   std::vector<SafetensorsEntry> entries;
-  std::unordered_map<std::string, const MergeableTensor*> by_name;
+  std::unordered_map<std::string, const WeightSource*> by_name;
   for (const auto& tensor : tensors) {
     if (tensor.same_as) {
       result.left_out.push_back(tensor.name);
@@ -42,7 +42,7 @@ void write_safetensors(const std::vector<MergeableTensor>& tensors, ByteSink& si
   }
 }
 
-PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
+PickleTensor contiguous_tensor(const WeightSource& tensor, size_t storage) {
   if (tensor.dtype == nullptr) {
     throw CheckpointError(escaped("The tensor " + tensor.name + " is " + tensor.safetensors_dtype +
                                   ", which torch files do not support. Omit --unsafe_serialization."));
@@ -58,11 +58,11 @@ PickleTensor contiguous_tensor(const MergeableTensor& tensor, size_t storage) {
 }
 
 /// Tensors that share a storage keep sharing it.
-void write_torch_file(const std::vector<MergeableTensor>& tensors, const fs::path& path, ByteSink& sink, MergeResult& result) {
+void write_torch_file(const std::vector<WeightSource>& tensors, const fs::path& path, ByteSink& sink, MergeResult& result) {
   PickleTree tree;
   PicklePairs pairs;
   std::vector<PickleNode*> nodes;
-  std::vector<const MergeableTensor*> stored;
+  std::vector<const WeightSource*> stored;
   for (const auto& tensor : tensors) {
     if (tensor.same_as) {
       nodes.push_back(nodes[*tensor.same_as]);
@@ -83,7 +83,7 @@ void write_torch_file(const std::vector<MergeableTensor>& tensors, const fs::pat
   result.tensors = tensors.size();
 }
 
-void require_distinct(const std::vector<MergeableTensor>& tensors) {
+void require_distinct(const std::vector<WeightSource>& tensors) {
   std::unordered_set<std::string_view> names;
   for (const auto& tensor : tensors) {
     if (!names.insert(tensor.name).second)
@@ -145,7 +145,7 @@ fs::path output_file(const fs::path& out, const MergeOptions& options) {
 MergeResult merge_weights(const fs::path& folder, const fs::path& out, const MergeOptions& options) {
   MergeResult result;
   result.file = output_file(out, options);
-  const MergeableWeights weights = find_mergeable_weights(folder);
+  const WeightSources weights = find_weight_sources(folder);
   require_distinct(weights.tensors);
   if (options.remove_checkpoint_dir) require_kept(result.file, folder);
   if (const auto parent = result.file.parent_path(); !parent.empty()) {

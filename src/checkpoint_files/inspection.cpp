@@ -1,4 +1,4 @@
-#include "formats/inspection.h"
+#include "checkpoint_files/inspection.h"
 
 #include <accelerate/core/error.h>
 
@@ -6,9 +6,10 @@
 #include <array>
 #include <cstdio>
 
+#include "checkpoint_files/distributed_checkpoint.h"
+#include "checkpoint_files/inspected_values.h"
 #include "core/file.h"
 #include "formats/elements.h"
-#include "formats/inspected_values.h"
 #include "formats/safetensors_file.h"
 #include "formats/torch_file.h"
 #include "formats/weight_index.h"
@@ -92,6 +93,26 @@ void look_into_index(const ByteSource& source, InspectedFile& file) {
   for (const auto& [name, shard] : index.weight_map) file.items.push_back({.name = name, .type = "in", .values = {shard}});
 }
 
+/// Reads the first elements of each tensor from the files beside it; values are small and read whole.
+void look_into_distributed_checkpoint(const std::filesystem::path& path, InspectedFile& file) {
+  file.format = "distributed checkpoint";
+  const DistributedCheckpoint checkpoint(path.parent_path());
+  for (const auto& tensor : checkpoint.tensors()) {
+    InspectedItem item{.name = tensor.name, .type = std::string(tensor.dtype->name), .shape = tensor.shape};
+    item.bytes = tensor.bytes();
+    const uint64_t shown = std::min(tensor.elements(), kMostShownElements);
+    std::string elements(shown * static_cast<uint64_t>(tensor.dtype->bytes), '\0');
+    checkpoint.read(tensor, 0, shown, elements.data());
+    show_first_elements(MemorySource(elements, tensor.name), *tensor.dtype, tensor.shape, {}, 0, item);
+    if (tensor.chunks.size() > 1) item.note = std::to_string(tensor.chunks.size()) + " chunks";
+    file.items.push_back(std::move(item));
+  }
+  for (const auto& value : checkpoint.values()) {
+    const PickleTree tree = checkpoint.read(value);
+    for (auto& item : plain_items(value.name, *tree.root)) file.items.push_back(std::move(item));
+  }
+}
+
 void look_into(const std::filesystem::path& path, InspectedFile& file) {
   const std::string name = path.filename();
   const InputFile source(path);
@@ -100,6 +121,8 @@ void look_into(const std::filesystem::path& path, InspectedFile& file) {
     look_into_safetensors(source, file);
   } else if (name.ends_with(".index.json")) {
     look_into_index(source, file);
+  } else if (name == kDistributedMetadataName) {
+    look_into_distributed_checkpoint(path, file);
   } else if (name.ends_with(".distcp")) {
     file.format = "other";  // several concatenated torch files; only .metadata has their offsets
   } else if (is_torch_name(name) || looks_like_zip(source) || looks_like_legacy(source)) {
@@ -146,12 +169,14 @@ InspectedFile inspect_file(const std::filesystem::path& path) {
   file.role = role_of(path.filename());
   look_into(path, file);
   if (file.format == "other" && !file.role.empty()) {
-    throw CheckpointError(path.string() + " has nothing to list (" + file.role + "). Inspect its folder instead.");
+    throw CheckpointError(path.string() + " has nothing to list (" + file.role + "). Inspect its folder" +
+                          (path.extension() == ".distcp" ? ", or .metadata beside it," : "") + " instead.");
   }
   if (file.format == "other") {
-    throw CheckpointError(path.string() +
-                          " is not a safetensors file, a torch file or an index of weights. Files are recognized by their names "
-                          "(.safetensors, .bin, .pt, .pth, .pkl, .index.json) or by their first bytes.");
+    throw CheckpointError(
+        path.string() +
+        " is not a safetensors file, a torch file, an index of weights or a .metadata file. Files are recognized by their names "
+        "(.safetensors, .bin, .pt, .pth, .pkl, .index.json) or by their first bytes.");
   }
   return file;
 }

@@ -1,4 +1,4 @@
-#include "formats/inspected_values.h"
+#include "checkpoint_files/inspected_values.h"
 
 #include <algorithm>
 #include <charconv>
@@ -12,7 +12,6 @@ namespace {
 
 using Kind = PickleKind;
 
-constexpr uint64_t kMostShown = 4;
 constexpr size_t kLongestText = 60;    // of a value; the rest is left out
 constexpr size_t kLongestNumber = 64;  // bytes of an int that is shown
 
@@ -67,7 +66,7 @@ uint64_t count_of(const std::vector<int64_t>& shape) {
 
 class ItemCollector {
  public:
-  explicit ItemCollector(const TorchFile& file) : file_(file) {}
+  explicit ItemCollector(const TorchFile* file) : file_(file) {}
 
   std::vector<InspectedItem> items;
 
@@ -101,7 +100,7 @@ class ItemCollector {
     }
     InspectedItem item{.name = name, .type = without_article(to_string(node.kind)) + " of " + std::to_string(parts.size())};
     for (const PickleNode* part : parts) {
-      if (item.values.size() == kMostShown) break;
+      if (item.values.size() == kMostShownElements) break;
       item.values.push_back(plain_text(*part));
     }
     item.more = parts.size() > item.values.size();
@@ -116,8 +115,8 @@ class ItemCollector {
     } else {
       const auto [first, is_new] = owners_.try_emplace(tensor.storage, name);
       if (!is_new) item.note = "shares its storage with " + first->second;
-      const uint64_t start = file_.storage(tensor.storage).offset + static_cast<uint64_t>(tensor.offset * tensor.dtype->bytes);
-      show_first_elements(file_.source(), *tensor.dtype, tensor.sizes, tensor.strides, start, item);
+      const uint64_t start = file_->storage(tensor.storage).offset + static_cast<uint64_t>(tensor.offset * tensor.dtype->bytes);
+      show_first_elements(file_->source(), *tensor.dtype, tensor.sizes, tensor.strides, start, item);
     }
     items.push_back(std::move(item));
   }
@@ -128,7 +127,7 @@ class ItemCollector {
     items.push_back(std::move(item));
   }
 
-  const TorchFile& file_;
+  const TorchFile* file_;                                // nullptr where there are no tensors
   std::unordered_map<std::string, std::string> owners_;  // who showed a storage first
 };
 
@@ -137,7 +136,7 @@ class ItemCollector {
 void show_first_elements(const ByteSource& source, const DtypeFacts& dtype, const std::vector<int64_t>& shape,
                          const std::vector<int64_t>& strides, uint64_t offset, InspectedItem& item) {
   const uint64_t count = count_of(shape);
-  for (uint64_t i = 0; i < std::min(count, kMostShown); ++i) {
+  for (uint64_t i = 0; i < std::min(count, kMostShownElements); ++i) {
     uint64_t place = i, rest = i;
     if (!strides.empty()) place = 0;
     for (size_t dimension = strides.size(); dimension-- > 0;) {
@@ -153,8 +152,14 @@ void show_first_elements(const ByteSource& source, const DtypeFacts& dtype, cons
 }
 
 std::vector<InspectedItem> pickled_items(const TorchFile& file) {
-  ItemCollector collector(file);
+  ItemCollector collector(&file);
   collector.visit("", file.root());
+  return std::move(collector.items);
+}
+
+std::vector<InspectedItem> plain_items(const std::string& name, const PickleNode& value) {
+  ItemCollector collector(nullptr);
+  collector.visit(name, value);
   return std::move(collector.items);
 }
 

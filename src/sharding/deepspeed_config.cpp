@@ -139,7 +139,7 @@ FsdpOptions sharding_of(const json& document, int stage, const Environment& envi
     options.shard_group_size = static_cast<int>(group);
   }
   const char* classes = "ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES";
-  if (const auto names = environment(classes)) options.transformer_layer_classes = names_in(classes, *names);
+  if (const auto names = environment(classes)) options.transformer_layer_classes = names_listed_in(classes, *names);
   return options;
 }
 

@@ -117,7 +117,7 @@ std::vector<std::string> layer_classes_from(const Environment& environment) {
                       " (fsdp_transformer_layer_cls_to_wrap), the classes of the layers to shard as units, separated by commas: "
                       "C++ modules have no list of their own.");
   }
-  return names_in(name, *text);
+  return names_listed_in(name, *text);
 }
 
 void take_wrapping(FsdpOptions& options, const Environment& environment, const Logger& logger) {

@@ -7,7 +7,7 @@
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/checkpoint/optimizer_state.h>
 #include <accelerate/core/error.h>
-#include <accelerate/distributed/objects.h>
+#include <accelerate/distributed/collectives.h>
 #include <accelerate/residency/materialized.h>
 #include <torch/nn/module.h>
 #include <torch/optim/lbfgs.h>
@@ -97,8 +97,8 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
 
 ShardedModel::~ShardedModel() = default;
 
-/// The hybrid strategies: ranks next to each other hold a copy of the weights together, and those with the same place in different
-/// copies hold the same shard.
+/// The hybrid strategies: ranks next to each other hold a copy of the weights together, and those with the same place in
+/// different copies hold the same shard.
 void ShardedModel::join_groups() {
   const auto strategy = options_.sharding_strategy;
   if (strategy != ShardingStrategy::hybrid_shard && strategy != ShardingStrategy::hybrid_shard_zero2) return;
@@ -109,8 +109,8 @@ void ShardedModel::join_groups() {
     while (size < ranks && local[static_cast<size_t>(size)] == size) ++size;  // of the first host
   }
   if (size < 1 || ranks % size != 0)
-    throw UsageError("FSDP: shard_group_size is " + std::to_string(size) + ", which does not divide the " + std::to_string(ranks) +
-                     " processes into equal groups.");
+    throw UsageError("FSDP: shard_group_size is " + std::to_string(size) + ", which does not divide the " +
+                     std::to_string(ranks) + " processes into equal groups.");
   shard_ = world_.split_group(world_.process_index() / size, where_);
   if (size < ranks) replicate_ = world_.split_group(world_.process_index() % size, where_);
 }

@@ -27,7 +27,7 @@ std::string without_blanks(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t\r\n") + 1 - begin);
 }
 
-std::vector<std::string> names_in(const std::string& name, const std::string& text) {
+std::vector<std::string> names_listed_in(const std::string& name, const std::string& text) {
   std::vector<std::string> names;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());

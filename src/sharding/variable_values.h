@@ -17,6 +17,6 @@ std::optional<int64_t> whole_number(const std::string& text);
 std::string without_blanks(const std::string& text);
 
 /// The names in variable `name`, separated by commas. ConfigError when one is empty.
-std::vector<std::string> names_in(const std::string& name, const std::string& text);
+std::vector<std::string> names_listed_in(const std::string& name, const std::string& text);
 
 }  // namespace accelerate::detail

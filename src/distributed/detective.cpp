@@ -322,6 +322,7 @@ void Detective::watch() {
 void Detective::look_at_own_call() try {
   const RankEntry entry = parts_.logbook->read();
   if (entry.ending == Ending::failed) return;  // the error tells it
+  look_at_own_message(entry);
   const Call* call = waiting_call(entry);
   if (warned_.number != 0 && (call == nullptr || call->number != warned_.number)) {
     write_line(2, fmt::format("accelerate: {} resumed after {:.1f} s.", describe(warned_),
@@ -335,6 +336,21 @@ void Detective::look_at_own_call() try {
   if (long_ago && speaks_for_machine(*call)) warn(*call);
 } catch (const std::exception&) {
   // A watcher must not end the program.
+}
+
+/// Only this rank knows of its sends and receives, so it speaks for itself.
+void Detective::look_at_own_message(const RankEntry& entry) {
+  const auto waited = [&] { return static_cast<double>(entry.read - warned_message_.began) * 1e-9; };
+  const Activity now = entry.activity && entry.activity->waits != 0 ? *entry.activity : Activity();
+  if (warned_message_.began != 0 && now.began != warned_message_.began) {
+    write_line(2, fmt::format("accelerate: {} resumed after {:.1f} s.", describe(warned_message_), waited()));
+    warned_message_ = {};
+  }
+  if (now.began == 0 || warned_message_.began != 0) return;
+  if (std::chrono::nanoseconds(entry.read - now.began) <= parts_.threshold) return;
+  warned_message_ = now;
+  const std::string others = diagnose(look_around(), 0, parts_.names);
+  write_line(2, fmt::format("accelerate: {} has been waiting for {:.1f} s. {}", describe(now), waited(), others));
 }
 
 /// The rank that reached the threshold first, or the next one when that one is stopped.

@@ -84,6 +84,7 @@ class Detective {
   bool someone_died() const;
   void watch();
   void look_at_own_call();
+  void look_at_own_message(const RankEntry& entry);
   bool speaks_for_machine(const Call& call) const;
   void warn(const Call& call);
   void look_for_news(const Call& call);
@@ -95,6 +96,8 @@ class Detective {
 
   // Of the watcher alone.
   Call warned_ = {};
+  /// The send or receive that has been warned of; none when it has not begun.
+  Activity warned_message_ = {};
   /// What has been warned of, and what there is to tell since when, should it last.
   std::string gist_, news_;
   std::chrono::steady_clock::time_point news_since_ = {}, next_look_ = {};

@@ -85,9 +85,10 @@ void FailurePolicy::check_announced(int64_t number, const CallNote& call) {
 void FailurePolicy::guarded_aside(const char* call, const std::string& what, std::source_location where,
                                   c10::function_ref<void()> action) {
   check_usable(call, where);
-  Logbooks logbooks = Busy::logbooks_beside(logbook_.get());
-  if (logbook_) logbooks.push_back(logbook_);
-  const Busy busy(Activity::at(what, where), logbooks);
+  Activity activity = Activity::at(what, where);
+  const Busy elsewhere(activity, Busy::logbooks_beside(logbook_.get()));
+  activity.waits = 1;
+  const Busy here(activity, logbook_ ? Logbooks{logbook_} : Logbooks());
   try {
     check_not_lost();
     action();

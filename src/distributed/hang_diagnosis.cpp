@@ -51,12 +51,7 @@ bool has_reached(const RankReport& report, int64_t number) {
 }
 
 std::string busy_with(const RankEntry& entry) {
-  const Activity& activity = *entry.activity;
-  const std::string since = seconds(entry.read - activity.began);
-  if (activity.line != 0)
-    return fmt::format("in {} at {}:{} for {}", activity.name.data(), activity.place.data(), activity.line, since);
-  if (activity.place[0] == '\0') return fmt::format("in {} for {}", activity.name.data(), since);
-  return fmt::format("in {} of {} for {}", activity.name.data(), activity.place.data(), since);
+  return fmt::format("in {} for {}", describe(*entry.activity), seconds(entry.read - entry.activity->began));
 }
 
 /// Where a rank that is no longer there, or does not answer, was last seen.
@@ -187,6 +182,12 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch, c
 }  // namespace
 
 std::string describe(const Call& call) { return fmt::format("{} (call {}){}", call_text(call), call.number, place_of(call)); }
+
+std::string describe(const Activity& activity) {
+  const std::string name = activity.name.data(), place = activity.place.data();
+  if (activity.line != 0) return fmt::format("{} at {}:{}", name, place, activity.line);
+  return place.empty() ? name : name + " of " + place;
+}
 
 const Call* waiting_call(const RankEntry& entry) {
   const auto found = std::find_if(entry.calls.rbegin(), entry.calls.rend(), [](const Call& call) { return call.ended == 0; });

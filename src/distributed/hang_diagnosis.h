@@ -33,6 +33,8 @@ int64_t mismatched_call(const std::vector<RankReport>& reports);
 
 /// "gather of float32[3, 2] (call 7) at train.cpp:41".
 std::string describe(const Call& call);
+/// "load_file of weights.safetensors", "recv from rank 0 at train.cpp:41".
+std::string describe(const Activity& activity);
 
 /// The newest call that a rank waits in now, or null.
 const Call* waiting_call(const RankEntry& entry);

@@ -94,7 +94,7 @@ Activity Activity::with(const char* name, const std::string& place) {
 
 Activity Activity::at(const std::string& name, std::source_location where) {
   Activity activity = with(name.c_str(), where.file_name());
-  activity.line = where.line();
+  activity.line = static_cast<int32_t>(where.line());
   return activity;
 }
 

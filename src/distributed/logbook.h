@@ -77,7 +77,9 @@ struct Activity {
   std::array<char, 64> name = {};
   /// What it works on or, with a `line`, the end of the caller's file name.
   std::array<char, 112> place = {};
-  int64_t line = 0;
+  int32_t line = 0;
+  /// 1: it waits for a peer of this group, and only its rank knows of that.
+  int32_t waits = 0;
 
   /// "load_file" of "weights.safetensors".
   static Activity with(const char* name, const std::string& place);

@@ -42,7 +42,7 @@ RankReport report_of(Presence presence, std::vector<Call> calls) {
 
 TEST(HangDiagnosis, TellsWhoWaitsAndWhoIsElsewhere) {
   auto loading = report_of(Presence::running, {call_of(1, "gather", 80, 81)});
-  loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
+  loading.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
   EXPECT_EQ(diagnose({report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)}),
                       report_of(Presence::running, {call_of(1, "gather", 80, 81)}), loading, report_of(Presence::running, {})}),
             "Ranks 1, 2 and 3 have not reached call 2.\n"
@@ -152,7 +152,7 @@ TEST(HangDiagnosis, TheGistOfADiagnosisChangesWithWhoIsMissingAndNotWithTime) {
                                           report_of(Presence::running, {call_of(1, "gather", 70, 71)})};
   auto later = before, stopped = before, there = before;
   for (auto& report : later) report.entry->read += 5 * kSecond;
-  later[1].entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
+  later[1].entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
   stopped[1].presence = Presence::stopped;
   there[1].entry->calls.push_back(call_of(2, "reduce", 99, 0));
   EXPECT_EQ(gist_of(later), gist_of(before));
@@ -408,7 +408,7 @@ TEST(Logbook, AReaderNeverSeesHalfACall) {
 TEST(RemoteReports, ComeBackAsTheyWereSentAndBrokenOnesGiveFewer) {
   NumberedReports sent = {{0, report_of(Presence::running, {call_of(1, "gather", 80, 81), call_of(2, "reduce", 82, 0)})},
                           {3, RankReport{.presence = Presence::stopped, .pid = 9}}};
-  sent[0].second.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}, .line = 0};
+  sent[0].second.entry->activity = Activity{.began = 90 * kSecond, .name = {"load_file"}, .place = {"w.safetensors"}};
   const std::string bytes = pack(sent);
   const auto received = unpack(bytes);
   ASSERT_EQ(received.size(), 2u);

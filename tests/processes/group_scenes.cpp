@@ -64,7 +64,7 @@ void groups_deadlock() {
 
 /// Rank 0 gives a tensor to nobody.
 void nobody_receives() {
-  Accelerator accelerator({.timeout = 2s});
+  Accelerator accelerator({.timeout = 1s});
   accelerator.wait_for_everyone();
   if (accelerator.is_main_process()) tell(accelerator, [&] { accelerator.send(torch::ones({2}), 1); });
   if (accelerator.is_main_process()) leave_file("all have heard");

@@ -51,7 +51,10 @@ TEST(GroupScenes, ARankKilledBeforeAGroupIsConnectedIsNamedAtOnce) {
 TEST(GroupScenes, ARankThatIsMissingInAGroupIsNamedWithWhatItWaitsForElsewhere) {
   Scene scene("late_in_a_group", 3, {{"ACCELERATE_HANG_WARNING_SECONDS", "0.3"}});
   const std::string missing = "Rank 1 (rank 2 of the run) has not reached call 1.";
-  wait_until("the warning", [&] { return scene.rank(1).errors().find(missing) != std::string::npos; });
+  wait_until("the warnings", [&] {
+    return scene.rank(1).errors().find(missing) != std::string::npos &&
+           scene.rank(2).errors().find("recv from rank 0") != std::string::npos;
+  });
   scene.leave_file("warned");
   for (int rank : {0, 1, 2}) EXPECT_EQ(scene.output(rank), "process " + std::to_string(rank) + " went on\n");
   EXPECT_EQ(scene.errors(1),
@@ -60,6 +63,15 @@ TEST(GroupScenes, ARankThatIsMissingInAGroupIsNamedWithWhatItWaitsForElsewhere) 
                 "  - Rank 0 (rank 1 of the run): waiting for T s in reduce of float32[2] (call 1) at group_scenes.cpp:N\n"
                 "  - Rank 1 (rank 2 of the run): in recv from rank 0 at group_scenes.cpp:N for T s; it has made no call yet\n"
                 "accelerate: reduce of float32[2] (call 1) at group_scenes.cpp:N resumed after T s.\n");
+  EXPECT_EQ(
+      scene.errors(2),
+      "accelerate: recv from rank 0 at group_scenes.cpp:N has been waiting for T s. No rank is in a collective of the group.\n"
+      "  - Rank 0: in user code for T s; its last call was split_group (call 3) at group_scenes.cpp:N\n"
+      "  - Rank 1: in reduce in another group at group_scenes.cpp:N for T s; its last call was split_group (call 3) at "
+      "group_scenes.cpp:N\n"
+      "  - Rank 2: in recv from rank 0 at group_scenes.cpp:N for T s; its last call was split_group (call 3) at "
+      "group_scenes.cpp:N\n"
+      "accelerate: recv from rank 0 at group_scenes.cpp:N resumed after T s.\n");
 }
 
 TEST(GroupScenes, RanksThatWaitForEachOtherInDifferentGroupsAreToldApart) {

@@ -145,10 +145,19 @@ constexpr std::array kDeepSpeedKeys = {
     DeepSpeedKey{"zero_optimization.offload_param.max_in_cpu", U::tunes},
 };
 
-[[noreturn]] void refuse_unknown(const std::string& path) {
+/// A hint at the key of the section `prefix` that `name` may be a typo of. A name of a file may be as long as the file.
+std::string closest_key(const std::string& prefix, const std::string& name) {
+  constexpr size_t kLongestKey = 80;
   std::vector<std::string> known;
-  for (const auto& key : kDeepSpeedKeys) known.emplace_back(key.path);
-  throw ConfigError("DeepSpeed's " + shown(path) + " is not supported by C++ programs" + closest_hint(path, known) +
+  for (const auto& key : kDeepSpeedKeys) {
+    const std::string_view rest = key.path.starts_with(prefix) ? key.path.substr(prefix.size()) : std::string_view();
+    if (!rest.empty() && rest.find('.') == std::string_view::npos) known.emplace_back(rest);
+  }
+  return name.size() <= kLongestKey ? closest_hint(name, known, prefix) : "";
+}
+
+[[noreturn]] void refuse_unknown(const std::string& prefix, const std::string& name) {
+  throw ConfigError("DeepSpeed's " + shown(prefix + name) + " is not supported by C++ programs" + closest_key(prefix, name) +
                     ". Remove it from the DeepSpeed configuration.");
 }
 
@@ -190,7 +199,7 @@ void check_section(const json& section, const std::string& prefix) {
     const std::string path = prefix + name;
     const auto* key =
         std::find_if(kDeepSpeedKeys.begin(), kDeepSpeedKeys.end(), [&](const auto& row) { return row.path == path; });
-    if (key == kDeepSpeedKeys.end()) refuse_unknown(path);
+    if (key == kDeepSpeedKeys.end()) refuse_unknown(prefix, name);
     check_key(*key, value);
   }
 }

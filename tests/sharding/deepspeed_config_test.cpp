@@ -201,6 +201,9 @@ TEST(DeepSpeedConfig, AKeyThatIsNotSupportedIsNamedWithItsFullPath) {
   expect_parts(document_refusal(document_of("\"sparse_attention\": {}")), {"sparse_attention is not supported"});
   expect_parts(document_refusal(document_of("", "\"stage\": 3, \"overlap_com\": true")),
                {"zero_optimization.overlap_com is not supported", "zero_optimization.overlap_comm"});
+  EXPECT_EQ(document_refusal(document_of("", "\"magic\": 3")),
+            "DeepSpeed's zero_optimization.magic is not supported by C++ programs. Remove it from the DeepSpeed configuration.");
+  expect_parts(document_refusal(document_of("", "\"" + std::string(500000, 'a') + "\": 3")), {"zero_optimization.aaaa", "..."});
   expect_parts(document_refusal(document_of("", "\"stage\": 3, \"zero_quantized_weights\": true")),
                {"zero_optimization.zero_quantized_weights is true", "expected false"});
   expect_parts(document_refusal(document_of("\"optimizer\": {\"type\": \"Adam\"}")), {"optimizer is not supported", "in code"});

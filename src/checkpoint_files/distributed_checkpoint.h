@@ -22,8 +22,8 @@ class DistributedCheckpoint {
   explicit DistributedCheckpoint(std::filesystem::path folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  const std::vector<DistributedTensor>& tensors() const { return metadata_.tensors; }
-  const std::vector<DistributedValue>& values() const { return metadata_.values; }
+  const std::deque<DistributedTensor>& tensors() const { return metadata_.tensors; }
+  const std::deque<DistributedValue>& values() const { return metadata_.values; }
   /// By name ("model.fc.weight"), or nullptr.
   const DistributedTensor* find_tensor(std::string_view name) const;
   const DistributedValue* find_value(std::string_view name) const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -57,8 +58,8 @@ struct DistributedValue {
 
 /// The tensors and values of a checkpoint, or of what one rank contributes to it.
 struct DistributedMetadata {
-  std::vector<DistributedTensor> tensors = {};
-  std::vector<DistributedValue> values = {};
+  std::deque<DistributedTensor> tensors = {};
+  std::deque<DistributedValue> values = {};
 
   bool operator==(const DistributedMetadata&) const = default;
 };

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "checkpoint_files/distributed_metadata.h"
@@ -31,14 +32,17 @@ constexpr std::array<std::string_view, 15> kDistributedClasses = {
     "pathlib._local.PosixPath",
 };
 
-// What a pickle says once may be referred to again and again, so what is copied of it is short.
+// What a pickle says once may be referred to again and again, so what is copied of it is short, or counted.
 constexpr size_t kMostDimensions = 64;  // as in torch
 constexpr size_t kLongestFileName = 255;
 
 class MetadataParser {
  public:
   MetadataParser(std::string_view bytes, const std::string& file, MetadataScope scope)
-      : file_(file), scope_(scope), tree_(read_pickle(bytes, file, {.objects = kDistributedClasses})) {}
+      : file_(file),
+        scope_(scope),
+        sizes_left_(kMostDimensions + 2 * bytes.size()),
+        tree_(read_pickle(bytes, file, {.objects = kDistributedClasses})) {}
 
   DistributedMetadata parse() {
     try {
@@ -77,10 +81,12 @@ class MetadataParser {
     return static_cast<uint64_t>(number);
   }
 
-  std::vector<int64_t> sizes_of(const PickleNode& node) const {
+  std::vector<int64_t> sizes_of(const PickleNode& node) {
     std::vector<int64_t> sizes;
     if (node.is(PickleKind::kNone)) return sizes;
     if (node.items().size() > kMostDimensions) fail("a tensor has " + std::to_string(node.items().size()) + " dimensions");
+    if (node.items().size() > sizes_left_) fail("it refers to the same sizes over and over");
+    sizes_left_ -= node.items().size();
     for (const PickleNode* item : node.items()) sizes.push_back(item->integer());
     return sizes;
   }
@@ -142,10 +148,12 @@ class MetadataParser {
       if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) fail(name + " has an invalid shape");
     }
     if (bytes > INT64_MAX) fail(name + " has an invalid shape");
+    std::set<std::vector<int64_t>> begun;
     for (const PickleNode* piece : field(description, "chunks").items()) {
       TensorBox box{sizes_of(field(*piece, "offsets")), sizes_of(field(*piece, "sizes"))};
       const bool inside = box.offsets.size() == tensor.shape.size() && box.sizes.size() == tensor.shape.size();
       if (inside && box.elements() == 0) continue;  // a rank that has no rows of a small tensor
+      if (!begun.insert(box.offsets).second) fail(name + " has two chunks with the same offset");
       StoredPlace place = place_of(name, box.offsets);
       tensor.chunks.push_back({std::move(box), std::move(place)});
     }
@@ -175,6 +183,7 @@ class MetadataParser {
 
   std::string file_;
   MetadataScope scope_;
+  size_t sizes_left_;
   PickleTree tree_;
   std::unordered_map<std::string_view, const PickleNode*> paths_;
   std::map<std::pair<std::string_view, std::vector<int64_t>>, const PickleNode*> places_;

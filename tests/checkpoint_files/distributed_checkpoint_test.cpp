@@ -9,6 +9,8 @@
 #include "checkpoint_files/distributed_writer.h"
 #include "checkpoint_files/weight_sources.h"
 #include "core/file.h"
+#include "formats/pickle_writer.h"
+#include "fuzz/counted_memory.h"
 #include "support/temporary_folder.h"
 
 // What torch itself makes of these files, and these of torch's, is in tests/processes.
@@ -309,6 +311,58 @@ TEST(DistributedCheckpoint, AMetadataFileThatMustNotBeTrustedIsRefused) {
                    all.tensors[0].chunks.push_back({{{i * 100}, {100}}, {"__0_0.distcp", 0, 1000}});
                }),
                "more bytes than all files");
+}
+
+/// `.metadata` with what is given in place of its three dicts.
+std::string pickled_metadata(PickleTree& tree, PicklePairs described, PicklePairs stored) {
+  PickleNode* state = tree.dict({{tree.key("state_dict_metadata"), tree.dict(std::move(described))},
+                                 {tree.key("planner_data"), tree.none()},
+                                 {tree.key("storage_data"), tree.dict(std::move(stored))}});
+  return write_pickle(*tree.make(
+      PickleKind::kObject,
+      std::make_unique<PickleObject>(PickleObject{.name = "torch.distributed.checkpoint.metadata.Metadata", .state = state})));
+}
+
+PickleNode* metadata_object(PickleTree& tree, const char* name, PickleNode* state) {
+  return tree.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{.name = name, .state = state}));
+}
+
+TEST(DistributedCheckpoint, WhatMetadataTakesInMemoryFollowsItsBytes) {
+  constexpr size_t kMany = 20'000;
+  PickleTree tree;
+  const auto size = [&](size_t dimensions, int64_t of) {
+    return tree.make(PickleKind::kSize, PickleItems(dimensions, [&](size_t) { return tree.integer(of); }));
+  };
+  const auto tensor = [&](PickleNode* shape, PickleItems chunks) {
+    PickleNode* properties = metadata_object(tree, "torch.distributed.checkpoint.metadata.TensorProperties",
+                                             tree.tuple({tree.make(PickleKind::kDtype, find_dtype("float32"))}));
+    return metadata_object(tree, "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
+                           tree.dict({{tree.key("properties"), properties},
+                                      {tree.key("size"), shape},
+                                      {tree.key("chunks"), tree.list(std::move(chunks))}}));
+  };
+  PickleNode* chunk = metadata_object(tree, "torch.distributed.checkpoint.metadata.ChunkStorageMetadata",
+                                      tree.dict({{tree.key("offsets"), size(9, 0)}, {tree.key("sizes"), size(9, 1)}}));
+  PickleNode* index = metadata_object(tree, "torch.distributed.checkpoint.metadata.MetadataIndex",
+                                      tree.dict({{tree.key("fqn"), tree.key("w")}, {tree.key("offset"), size(9, 0)}}));
+  PickleNode* place = metadata_object(tree, "torch.distributed.checkpoint.filesystem._StorageInfo",
+                                      tree.dict({{tree.key("relative_path"), tree.text(std::string(255, 'x'))},
+                                                 {tree.key("offset"), tree.integer(0)},
+                                                 {tree.key("length"), tree.integer(4)}}));
+  PicklePairs same_chunks = {{tree.key("w"), tensor(size(9, 2), PickleItems(kMany, [&](size_t) { return chunk; }))}};
+  PickleNode* empty = tensor(size(64, 0), {});
+  PicklePairs same_tensors(kMany, [&](size_t i) { return std::pair(tree.text(std::to_string(i)), empty); });
+  DistributedMetadata many;
+  many.tensors.push_back({"w", {"w"}, find_dtype("float32"), {static_cast<int64_t>(kMany)}});
+  for (size_t i = 0; i < kMany; ++i) many.tensors[0].chunks.push_back({{{static_cast<int64_t>(i)}, {1}}, {"f", i * 9, 9}});
+  for (const std::string& bytes : {pickled_metadata(tree, std::move(same_chunks), {{index, place}}),
+                                   pickled_metadata(tree, std::move(same_tensors), {}), write_distributed_metadata(many)}) {
+    const CountedMemory memory;
+    distributed_message([&] { read_distributed_metadata(bytes, "m"); });
+    EXPECT_LE(memory.peak(), 44 * bytes.size() + (1 << 20))
+        << static_cast<double>(memory.peak()) / static_cast<double>(bytes.size());
+    EXPECT_LE(memory.largest(), 2 * bytes.size() + (1 << 20));
+  }
 }
 
 TEST(DistributedWriter, ThePlanSaysWhatIsWrittenWhere) {

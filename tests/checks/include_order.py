@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "distributed", "checkpoint", "residency", "training",
-         "data", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling", "accelerator"]
+ORDER = ["core", "console", "formats", "config", "output", "launch", "rendezvous", "distributed", "checkpoint", "residency", "activations",
+         "training", "data", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling", "accelerator"]
 TORCH_FREE = {"core", "console", "formats", "config", "output", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")

@@ -29,6 +29,9 @@
 #include <accelerate/residency/init_empty_weights.h>
 #include <accelerate/residency/materialized.h>
 
+#include <accelerate/activations/activation_checkpoint.h>
+#include <accelerate/activations/save_on_cpu.h>
+
 #include <accelerate/training/accelerated_optimizer.h>
 #include <accelerate/training/accelerated_scheduler.h>
 #include <accelerate/training/autocast.h>

@@ -10,8 +10,6 @@
 #include <tuple>
 
 namespace accelerate {
-
-using namespace detail;
 namespace {
 
 /// The kind of accelerators that LibTorch has here. Maps can be made on a host without one.

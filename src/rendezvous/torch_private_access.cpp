@@ -2,6 +2,7 @@
 
 #include <c10/core/TensorImpl.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
@@ -67,6 +68,14 @@ struct PlateauInstantiation {
 template struct PlateauInstantiation<&Plateau::best, &Plateau::cooldown_counter, &Plateau::num_bad_epochs, &Plateau::last_epoch,
                                      &Plateau::factor, &Plateau::min_lrs, &Plateau::eps, &Plateau::verbose, &Plateau::reduce_lr>;
 
+using AnyContent = std::unique_ptr<torch::nn::AnyModulePlaceholder>;
+constexpr AnyContent torch::nn::AnyModule::*any_content();
+template <AnyContent torch::nn::AnyModule::*member>
+struct AnyModuleInstantiation {
+  friend constexpr AnyContent torch::nn::AnyModule::*any_content() { return member; }
+};
+template struct AnyModuleInstantiation<&torch::nn::AnyModule::content_>;
+
 /// Another value for the length of a scope.
 template <class T>
 class LentValue {
@@ -105,6 +114,8 @@ c10::DispatchKeySet& key_set_of(c10::TensorImpl& tensor) { return tensor.*Tensor
 torch::OrderedDict<std::string, at::Tensor>& own_parameters_of(torch::nn::Module& module) {
   return module.*ModuleMembers::parameters();
 }
+
+std::unique_ptr<torch::nn::AnyModulePlaceholder>& content_of(torch::nn::AnyModule& module) { return module.*any_content(); }
 
 std::unique_ptr<torch::optim::OptimizerOptions>& defaults_of(torch::optim::Optimizer& optimizer) {
   return optimizer.*OptimizerMembers::defaults();

@@ -21,8 +21,10 @@ template <typename Key, typename Value>
 class OrderedDict;
 }
 namespace torch::nn {
+class AnyModule;
+struct AnyModulePlaceholder;
 class Module;
-}
+}  // namespace torch::nn
 namespace torch::optim {
 class LRScheduler;
 class Optimizer;
@@ -40,6 +42,8 @@ namespace accelerate::torch_private {
 c10::DispatchKeySet& key_set_of(c10::TensorImpl& tensor);
 /// The parameters that a module itself has registered.
 torch::OrderedDict<std::string, at::Tensor>& own_parameters_of(torch::nn::Module& module);
+/// The module that an AnyModule holds, with its type erased.
+std::unique_ptr<torch::nn::AnyModulePlaceholder>& content_of(torch::nn::AnyModule& module);
 /// What new groups get; null in an optimizer that was moved from.
 std::unique_ptr<torch::optim::OptimizerOptions>& defaults_of(torch::optim::Optimizer& optimizer);
 

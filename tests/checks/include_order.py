@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ORDER = ["core", "console", "formats", "checkpoint_files", "config", "output", "launch", "rendezvous", "transport", "distributed", "checkpoint",
-         "residency", "training", "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling",
+         "residency", "activations", "training", "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling",
          "accelerator"]
 TORCH_FREE = {"core", "console", "formats", "checkpoint_files", "config", "output", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}

@@ -181,7 +181,12 @@ std::string headline(const std::vector<RankReport>& reports, int64_t mismatch, c
 
 }  // namespace
 
-std::string describe(const Call& call) { return fmt::format("{} (call {}){}", call_text(call), call.number, place_of(call)); }
+std::string describe(const Call& call) {
+  // What a collective of the library's own is for: "for blocks.3".
+  const std::string_view how = call.how.data();
+  return fmt::format("{}{}{} (call {}){}", call_text(call), how.starts_with("for ") ? " " : "",
+                     how.starts_with("for ") ? how : std::string_view(), call.number, place_of(call));
+}
 
 std::string describe(const Activity& activity) {
   const std::string name = activity.name.data(), place = activity.place.data();

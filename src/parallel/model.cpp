@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "activations/checkpoint_layers.h"
 #include "core/source_line.h"
 #include "data/open_loop.h"
 #include "distributed/communicator.h"
@@ -75,6 +76,7 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
   check_ddp_options(options.ddp);
   if (!options.evaluation_mode)
     check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
+  if (options.fsdp && options.fsdp->activation_checkpointing && !options.evaluation_mode) checkpoint_activations(*options.fsdp);
   const bool is_sharded = options.fsdp && options.fsdp->sharding_strategy != ShardingStrategy::no_shard &&
                           !options.evaluation_mode && (state.use_distributed() || options.fsdp->cpu_offload);
   if (is_sharded) {
@@ -92,6 +94,15 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
 }
 
 ModelCore::~ModelCore() = default;
+
+void ModelCore::checkpoint_activations(const FsdpOptions& options) {
+  if (options.transformer_layer_classes.empty())
+    throw UsageError(
+        "FSDP: activation_checkpointing needs to know which layers are computed again. Name their classes in "
+        "transformer_layer_classes, or call accelerate::checkpoint(layer, inputs) in the model.");
+  checkpoint_layers(*module_, options.transformer_layer_classes,
+                    {.offload = options.activation_checkpointing_offload, .where = where_});
+}
 
 /// Unlike a replica it is not moved to the device as a whole: it may be larger.
 void ModelCore::shard(const FsdpOptions& options) {

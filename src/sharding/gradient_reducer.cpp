@@ -248,7 +248,7 @@ void GradientReducer::reduce_whole() {
     flats.push_back(gradients.back().reshape({-1}).to(at::kFloat));
   }
   at::Tensor flat = at::cat(flats).mul_(1.0 / groups_.world_size());
-  groups_.world->start_all_reduce(flat, "modules that are not sharded", where_).wait();
+  groups_.world->start_all_reduce(flat, "for ignored modules", where_).wait();
   int64_t begin = 0;
   for (auto& gradient : gradients) {
     gradient.copy_(flat.narrow(0, begin, gradient.numel()).view(gradient.sizes()));

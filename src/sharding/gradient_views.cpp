@@ -93,7 +93,7 @@ at::Tensor GradientViews::gather(const ShardedUnit& unit) const {
     throw UsageError("The gradient of " + unit.weights.front().name +
                      " is sharded over ranks whose accelerator has been destroyed, so it cannot be gathered any more.");
   at::Tensor full = at::empty({unit.layout.total()}, options);
-  communicator->start_all_gather(full, mine, "gradients of " + unit.label(), where_).wait();
+  communicator->start_all_gather(full, mine, "for a gradient of " + unit.name, where_).wait();
   return full;
 }
 

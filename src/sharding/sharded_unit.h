@@ -33,8 +33,11 @@ struct ShardedUnit {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   c10::Device device = c10::kCPU;
 
-  /// As calls and messages tell it: "unit 2 (blocks.1)".
-  std::string label() const { return "unit " + std::to_string(number) + " (" + name + ")"; }
+  /// As call logs tell it, which have room for 23 characters: "for blocks.1".
+  std::string label() const {
+    constexpr size_t kMost = 19;
+    return "for " + (name.size() > kMost ? ".." + name.substr(name.size() - kMost + 2) : name);
+  }
   int64_t full_bytes() const { return layout.total() * static_cast<int64_t>(c10::elementSize(dtype)); }
   bool converts() const { return shard.scalar_type() != dtype; }
   /// A view of a weight in a flat vector of the unit, laid out as the parameter is.

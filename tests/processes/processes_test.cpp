@@ -415,6 +415,20 @@ TEST(Examples, TrainingStopsEarlyOnEveryProcess) {
   }
 }
 
+TEST(Examples, ShardedTrainingHoldsItsShareOnEveryRankAndSavesTheWholeModel) {
+  for (int n = 1; n <= 4; ++n) {
+    const TemporaryFolder folder;
+    const auto result = example(n, {ACCELERATE_EXAMPLES "/sharded", (folder / "whole.safetensors").string()});
+    std::smatch found;
+    ASSERT_TRUE(std::regex_match(result.output, found, std::regex("tensors 28 checksum (.*) held (.*) of 536068 bytes\n")))
+        << result.output;
+    EXPECT_NEAR(std::stod(found[1]), 6650, 20);
+    EXPECT_LE(std::stod(found[2]), 536068.0 / n * 1.02);
+    EXPECT_GE(std::stod(found[2]), 536068.0 / n);
+    EXPECT_GT(std::filesystem::file_size(folder / "whole.safetensors"), 536068U);
+  }
+}
+
 TEST(Examples, ACheckpointThatIsGoneOnFromEndsAsTheRunThatWasNeverStopped) {
   for (int n = 1; n <= 4; ++n) {
     const TemporaryFolder temporary;

@@ -118,6 +118,7 @@ class ModelCore {
   void warn_of_unprepared_loader();
   WeightProbe& probe();
   void follow_parameters();
+  void checkpoint_activations(const FsdpOptions& options);
   void shard(const FsdpOptions& options);
 
   std::shared_ptr<torch::nn::Module> module_;

@@ -46,7 +46,7 @@ json fsdp_in_words(const FsdpOptions& options, const json& recipe) {
   return words;
 }
 
-std::string listed_fsdp_difference(const json& recipe) {
+std::string fsdp_difference(const json& recipe) {
   const auto value = [&](const char* name) { return recipe.value(name, std::string()); };
   const std::string type = value("FSDP_STATE_DICT_TYPE");
   if (recipe.value("FSDP_VERSION", "1") != "2" && (type == "LOCAL_STATE_DICT" || type == "2"))
@@ -74,7 +74,7 @@ TEST(Golden, FsdpVariablesAreReadAsPythonReadsThem) {
       gave = error.what();
     }
     const bool held = ours == c.at("plugin");
-    tally.judge(recipe.dump(), held, gave, held ? "" : listed_fsdp_difference(recipe));
+    tally.judge(recipe.dump(), held, gave, held ? "" : fsdp_difference(recipe));
   }
 }
 

@@ -5,10 +5,10 @@
 #include <accelerate/core/error.h>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint_files/memory_estimate.h"
 #include "core/escaped.h"
 #include "core/hub_cache.h"
 #include "described_command.h"
-#include "checkpoint_files/memory_estimate.h"
 #include "subcommands.h"
 
 namespace accelerate::detail::cli {

@@ -1,7 +1,7 @@
 #include <cstdio>
 
-#include <accelerate/core/error.h>
 #include <accelerate/checkpoint_files/merge_weights.h>
+#include <accelerate/core/error.h>
 #include "core/escaped.h"
 #include "described_command.h"
 #include "subcommands.h"

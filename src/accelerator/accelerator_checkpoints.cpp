@@ -5,6 +5,7 @@
 #include "run_state/checkpoint_manager.h"
 #include "run_state/run_parts.h"
 #include "run_state/shared_failure.h"
+#include "sharding/deepspeed_config.h"
 
 namespace accelerate {
 
@@ -24,11 +25,22 @@ std::optional<std::filesystem::path> Accelerator::load_state(const std::string& 
   return found ? std::optional<std::filesystem::path>(*found) : std::nullopt;
 }
 
+/// In 16 bits where DeepSpeed's zero3_save_16bit_model asks for it.
+TensorDict Accelerator::whole_weights(const ModelCore& model, bool keeps) const {
+  TensorDict weights = model.state_dict(keeps);
+  const auto dtype = mixed_precision() == Precision::bf16 ? at::kBFloat16 : at::kHalf;
+  if (!deepspeed_ || !deepspeed_->save_16bit_model || mixed_precision() == Precision::no) return weights;
+  for (auto& item : weights) {
+    if (item.second.scalar_type() == at::kFloat) item.second = item.second.to(dtype);
+  }
+  return weights;
+}
+
 void Accelerator::save_model(const ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                              std::source_location where) const {
   const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
   std::string failure;
-  const TensorDict weights = model.state_dict(writes);
+  const TensorDict weights = whole_weights(model, writes);
   if (writes) {
     try {
       save_weights(weights, folder, options);

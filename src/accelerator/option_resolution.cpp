@@ -50,9 +50,11 @@ void apply(const DeepSpeedSettings& settings, AcceleratorOptions& options) {
   if (settings.grad_scaler) options.grad_scaler = *settings.grad_scaler;
 }
 
-void check_accumulation(AcceleratorOptions& options, const Environment& environment) {
-  const auto text = environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
-  const auto steps = integer_from(environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"});
+/// In DeepSpeed's configuration it may be "auto": what the program says.
+void check_accumulation(AcceleratorOptions& options, const Environment& environment, bool may_be_auto) {
+  auto text = environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+  if (may_be_auto && text == "auto") text.reset();
+  const auto steps = text ? integer_from(environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}) : std::nullopt;
   if (text && steps.value_or(0) < 1)
     throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
   if (steps) options.gradient_accumulation_steps = *steps;
@@ -66,10 +68,11 @@ void check_accumulation(AcceleratorOptions& options, const Environment& environm
 
 }  // namespace
 
-void resolve_options(AcceleratorOptions& options, const Environment& environment) {
+std::shared_ptr<const DeepSpeedSettings> resolve_options(AcceleratorOptions& options, const Environment& environment) {
   check_meaningful(options);
   check_supported(environment);
-  if (const auto deepspeed = deepspeed_settings_from(environment, options.mixed_precision)) {
+  const auto deepspeed = deepspeed_settings_from(environment, options.mixed_precision);
+  if (deepspeed) {
     if (options.fsdp) throw ConfigError("ACCELERATE_USE_DEEPSPEED is on, and the program gives FsdpOptions: use one of them.");
     apply(*deepspeed, options);
   }
@@ -78,9 +81,10 @@ void resolve_options(AcceleratorOptions& options, const Environment& environment
     const auto text = environment("ACCELERATE_MIXED_PRECISION");
     options.mixed_precision = text ? parse_precision(*text, "ACCELERATE_MIXED_PRECISION") : Precision::no;
   }
-  check_accumulation(options, environment);
+  check_accumulation(options, environment, deepspeed.has_value());
   if (options.gradient_clipping && !(*options.gradient_clipping > 0))
     throw UsageError("gradient_clipping is " + std::to_string(*options.gradient_clipping) + ": expected a norm above 0.");
+  return deepspeed ? std::make_shared<const DeepSpeedSettings>(*deepspeed) : nullptr;
 }
 
 }  // namespace accelerate::detail

@@ -10,6 +10,7 @@
 #include "accelerator/option_resolution.h"
 #include "accelerator/step_check.h"
 #include "distributed/communicator.h"
+#include "sharding/deepspeed_config.h"
 #include "sharding/sharded_gradients.h"
 #include "sharding/sharded_model.h"
 #include "training/gradient_buffers.h"
@@ -58,13 +59,16 @@ std::function<void(at::Tensor&)> found_inf_reduction(const ProcessState& state) 
 
 }  // namespace
 
-ProcessState Preparation::join(AcceleratorOptions& options) {
-  resolve_options(options, process_environment);
+ProcessState Preparation::join(AcceleratorOptions& options, std::shared_ptr<const DeepSpeedSettings>& deepspeed) {
+  deepspeed = resolve_options(options, process_environment);
   return ProcessState({.cpu = options.cpu, .process_group = options.process_group, .timeout = options.timeout});
 }
 
-Preparation::Preparation(AcceleratorOptions options)
-    : ProcessControl(join(options)),
+Preparation::Preparation(AcceleratorOptions options) : Preparation(std::move(options), nullptr) {}
+
+Preparation::Preparation(AcceleratorOptions options, std::shared_ptr<const DeepSpeedSettings> deepspeed)
+    : ProcessControl(join(options, deepspeed)),
+      deepspeed_(std::move(deepspeed)),
       options_(std::move(options)),
       gradients_(std::make_shared<GradientState>(options_.gradient_accumulation_steps, options_.gradient_accumulation,
                                                  [loaders = active_loaders_] { return loaders->end_of_dataloader(); })) {
@@ -126,7 +130,16 @@ void Preparation::note_shared_parameters(ModelCore& model) const {
   }
 }
 
+/// A batch size that DeepSpeed's configuration gives must be that of the run.
+void Preparation::check_batch_size(const AnyDataLoader& loader) const {
+  if (!deepspeed_) return;
+  std::optional<int64_t> batch = loader.batch_size();
+  if (batch && options_.dataloader.split_batches) *batch /= num_processes();
+  check_train_batch_size(*deepspeed_, batch, gradients_->num_steps(), num_processes());
+}
+
 AnyDataLoader Preparation::prepared_loader(const AnyDataLoader& loader, const PlacementOptions& options) {
+  check_batch_size(loader);
   auto prepared = prepare_loader(loader, {.state = state(),
                                           .active_loaders = active_loaders_,
                                           .configuration = options_.dataloader,

@@ -88,10 +88,15 @@ size_t CheckpointRegion::add(const at::Tensor& tensor, bool is_recomputed) {
   return slots_.size() - 1;
 }
 
+bool CheckpointRegion::needs_rerun() {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.is_needed; });
+}
+
 void CheckpointRegion::finish_forward() {
   state_.drop_unused_generators();
   const auto inputs = std::exchange(forward_inputs_, {});
-  if (std::none_of(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.is_needed; })) return;
+  if (!needs_rerun()) return;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto& [tensor, version] = inputs[i];
     if (!tensor.defined() || tensor.is_inference() || tensor._version() == version) continue;

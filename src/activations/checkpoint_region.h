@@ -68,6 +68,7 @@ class CheckpointRegion final : public HookMaker, public std::enable_shared_from_
   /// Nobody will ask for it.
   void forget(size_t number);
   std::optional<at::Tensor> take_collected(size_t number);
+  bool needs_rerun();
   at::Tensor rerun(size_t wanted);
   void release_after_backward();
 

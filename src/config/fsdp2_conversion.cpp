@@ -59,7 +59,7 @@ Fsdp2Conversion to_fsdp2(json config, const std::string& path) {
   // In order of their names: where both keys are given, the strategy decides, which is the one that version 1 reads.
   for (const auto& [key, value] : section.items()) {
     const auto* left_out =
-        std::find_if(kLeftOutKeys.begin(), kLeftOutKeys.end(), [&](const auto& row) { return row.name == key; });
+        std::find_if(kLeftOutKeys.begin(), kLeftOutKeys.end(), [&name = key](const auto& row) { return row.name == name; });
     if (left_out != kLeftOutKeys.end()) {
       result.notes.push_back(fmt::format("{} is left out: {}.", key, left_out->why));
     } else if (key == kStrategyKey || key == kReshardKey) {

@@ -65,13 +65,33 @@ TEST(ActivationCheckpoint, AutocastOfTheRerunIsThatOfTheForwardPassAndEndsWithIt
   EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
   {
     const accelerate::AutocastScope casting(c10::DeviceType::CPU, torch::kHalf);
-    loss = checkpoint(region, sequences()).sum();
+    auto x = sequences().requires_grad_();
+    torch::ScalarType after = torch::kFloat;
+    x.register_hook([&](const torch::Tensor&) { after = at::autocast::get_autocast_dtype(torch::kCPU); });
+    loss = checkpoint(region, x).sum();
     const accelerate::AutocastScope none(c10::DeviceType::CPU, torch::kBFloat16, {.enabled = false});
     loss.backward();
     EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
     EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+    EXPECT_EQ(after, torch::kBFloat16) << "the rest of the backward pass";
   }
   EXPECT_EQ(dtypes.back(), torch::kHalf);
+}
+
+TEST(ActivationCheckpoint, CastsThatARerunMakesAreNotThoseOfTheNextForwardPass) {
+  AttentionBlock net(8, 0);
+  const auto call = [&](bool is_checkpointed) {
+    const accelerate::AutocastScope casting(c10::DeviceType::CPU, torch::kBFloat16);
+    return (is_checkpointed ? checkpoint(net, sequences()) : net(sequences())).sum();
+  };
+  call(true).backward();
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.mul_(0.5);
+  }
+  const auto mine = call(false);
+  at::autocast::clear_cache();
+  EXPECT_TRUE(torch::equal(mine, call(false)));
 }
 
 struct TwoParts {
@@ -116,8 +136,8 @@ TEST(ActivationCheckpoint, EverythingThatCanBeCalledIsTaken) {
   expect_same([&] { return checkpoint(torch::nn::AnyModule(net), x); });
   expect_same([&] { return checkpoint(std::function<torch::Tensor(torch::Tensor)>([&](auto y) { return net(y); }), x); });
   expect_same([&] { return checkpoint([&](at::TensorList list) { return net(list[0]); }, at::TensorList(x)); });
+  torch::Tensor out;
   expect_same([&] {
-    torch::Tensor out;
     checkpoint([&](const torch::Tensor& y) { out = net(y); }, x);
     return out;
   });

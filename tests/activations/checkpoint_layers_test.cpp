@@ -1,6 +1,7 @@
 #include "activations/checkpoint_layers.h"
 
 #include "activations/checkpoint_nets.h"
+#include "rendezvous/torch_private_access.h"
 #include "support/error_text.h"
 
 namespace {
@@ -62,7 +63,13 @@ TEST(CheckpointLayers, ChildrenOfSequentialsAreRecomputedByAnyNameOfTheirClass) 
 
 TEST(CheckpointLayers, CallingItTwiceWrapsOnce) {
   LayeredModel model;
-  for (int i = 0; i < 2; ++i) checkpoint_layers(*model, {"AttentionBlock"});
+  const auto content = [&] { return accelerate::torch_private::content_of(*model->body->begin()).get(); };
+  const auto* plain = content();
+  checkpoint_layers(*model, {"AttentionBlock"});
+  const auto* once = content();
+  EXPECT_NE(once, plain);
+  checkpoint_layers(*model, {"AttentionBlock"});
+  EXPECT_EQ(content(), once);
   model->forward(sequences()).sum().backward();
   EXPECT_EQ(model->calls(), 4);
 }
@@ -86,6 +93,7 @@ TEST(CheckpointLayers, ClonesAreCheckpointedToo) {
   const torch::nn::Sequential twin(std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone()));
   const TrainingPass plain(*net, [&] { return net->forward(sequences()).sum(); });
   expect_same_pass(TrainingPass(*twin.ptr(), [&] { return twin.ptr()->forward(sequences()).sum(); }), plain);
+  EXPECT_FALSE(twin.ptr()->parameters()[0].is_alias_of(net->parameters()[0]));
   EXPECT_THROW(twin.ptr()->at<torch::nn::LinearImpl>(0), c10::Error);
 }
 

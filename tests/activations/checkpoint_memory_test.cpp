@@ -56,10 +56,12 @@ TEST(CheckpointMemory, ActivationsAreReleasedAsTheBackwardPassUsesThem) {
   std::vector<int64_t> alive;
   region.on_gradient = [&] { alive.push_back(watched.alive()); };
   const auto loss = checkpoint(std::cref(region), sequences()).sum();
-  alive.clear();
-  loss.backward();
-  // Before each layer's own backward pass; the first one makes the region's rerun.
-  EXPECT_EQ(alive, (std::vector<int64_t>{0, 3, 2, 1}));
+  for (const bool retain_graph : {true, false}) {
+    alive.clear();
+    loss.backward({}, retain_graph);
+    // Before each layer's own backward pass; the first one makes the region's rerun.
+    EXPECT_EQ(alive, (std::vector<int64_t>{0, 3, 2, 1}));
+  }
 }
 
 TEST(CheckpointMemory, WhatAPassThroughAPartOfTheGraphLeavesIsReleasedWithIt) {
@@ -113,6 +115,19 @@ TEST(CheckpointMemory, TheRerunEndsWithTheLastTensorThatIsNeeded) {
   EXPECT_EQ(ended, 1);
 }
 
+TEST(CheckpointMemory, WhatBelongsToNoOutputIsNotRecomputed) {
+  torch::nn::Linear net(8, 8);
+  int late = 0;
+  const auto region = [&](const torch::Tensor& x) {
+    const auto y = net(x).tanh();
+    ++late;
+    static_cast<void>(y.exp().sin());
+    return y;
+  };
+  checkpoint(region, sequences()).sum().backward();
+  EXPECT_EQ(late, 1);
+}
+
 TEST(CheckpointMemory, AFunctionThatCatchesEverythingIsRunToItsEnd) {
   torch::nn::Linear up(8, 16), down(16, 8);
   torch::nn::ModuleList both(up, down);
@@ -160,6 +175,15 @@ TEST(CheckpointMemory, OffloadedWeightsComeAndGoInReruns) {
   const TrainingPass plain(*saved.tower, [&] { return loss_of(*saved.tower, false); });
   expect_same_pass(TrainingPass(*tower, [&] { return loss_of(*tower, true); }), plain);
   EXPECT_LT(model.offload_counts().peak_bytes, 17000U);  // the largest layer's
+  // A frozen one needs no rerun either: it is there, whether its bytes are or not.
+  for (auto& parameter : tower->parameters()) parameter.requires_grad_(false);
+  int calls = 0;
+  const auto head = [&](const torch::Tensor& x) {
+    ++calls;
+    return tower->head(x);
+  };
+  checkpoint(head, torch::ones({2, 32}).requires_grad_()).sum().backward();
+  EXPECT_EQ(calls, 1);
 }
 
 }  // namespace

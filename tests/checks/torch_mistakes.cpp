@@ -55,6 +55,13 @@ void batches(std::vector<Named> samples) {
   accelerate::DataLoader odd{std::vector<WithConstructor>()};
 }
 
+void checkpoints(const accelerate::Model<torch::nn::LinearImpl>& model, const at::Tensor& x) {
+  // expect: a prepared model is not checkpointed as a whole
+  accelerate::checkpoint(model, x);
+  // expect: an input of a checkpointed function must be copyable
+  accelerate::checkpoint([](const at::Tensor& y, const std::unique_ptr<int>&) { return y; }, x, std::make_unique<int>(1));
+}
+
 // And what is right stays right.
 void right(accelerate::Accelerator& accelerator, torch::optim::SGD& sgd, const std::shared_ptr<Net>& net) {
   auto [model, optimizer] = accelerator.prepare(net, sgd);

@@ -134,7 +134,7 @@ class Accelerator : public Preparation {
   /// processes call it, the main process gets them, in host memory, and the others nothing.
   template <ModuleType M>
   TensorDict get_state_dict(const Model<M>& model) const {
-    return model.core()->state_dict(is_main_process());
+    return whole_weights(*model.core(), is_main_process());
   }
   /// Writes the weights for others to use, see save_weights. All processes call it, the main process writes.
   template <ModuleType M>
@@ -180,6 +180,7 @@ class Accelerator : public Preparation {
                          std::optional<std::source_location> where);
   void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                   std::source_location where) const;
+  TensorDict whole_weights(const detail::ModelCore& model, bool keeps) const;
   detail::RunParts run_parts() const;
   std::shared_ptr<detail::StepCapture> step_capture(const CaptureOptions& options, std::source_location where);
 

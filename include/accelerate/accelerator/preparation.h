@@ -9,7 +9,8 @@ namespace accelerate {
 
 namespace detail {
 class GradientBuffers;
-}
+struct DeepSpeedSettings;
+}  // namespace detail
 
 /// Prepares training objects for this process, and owns them. Base of Accelerator.
 class Preparation : public ProcessControl {
@@ -112,8 +113,13 @@ class Preparation : public ProcessControl {
   std::vector<AcceleratedScheduler> schedulers_;
   std::vector<detail::AnyDataLoader> loaders_;
 
+  // What a DeepSpeed configuration says, or null.
+  std::shared_ptr<const detail::DeepSpeedSettings> deepspeed_;
+
  private:
-  static ProcessState join(AcceleratorOptions& options);
+  Preparation(AcceleratorOptions options, std::shared_ptr<const detail::DeepSpeedSettings> deepspeed);
+  static ProcessState join(AcceleratorOptions& options, std::shared_ptr<const detail::DeepSpeedSettings>& deepspeed);
+  void check_batch_size(const detail::AnyDataLoader& loader) const;
   template <class T>
   static constexpr int phase_of() {
     using Object = std::remove_cvref_t<T>;

@@ -52,12 +52,13 @@ void apply(const DeepSpeedSettings& settings, AcceleratorOptions& options) {
 
 /// In DeepSpeed's configuration it may be "auto": what the program says.
 void check_accumulation(AcceleratorOptions& options, const Environment& environment, bool may_be_auto) {
-  auto text = environment("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
-  if (may_be_auto && text == "auto") text.reset();
-  const auto steps = text ? integer_from(environment, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS"}) : std::nullopt;
-  if (text && steps.value_or(0) < 1)
-    throw ConfigError("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=" + *text + ": expected an integer of at least 1.");
-  if (steps) options.gradient_accumulation_steps = *steps;
+  constexpr const char* kVariable = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
+  const auto text = environment(kVariable);
+  if (text && !(may_be_auto && *text == "auto")) {
+    const int steps = integer_from(environment, {kVariable}).value_or(0);
+    if (steps < 1) throw ConfigError(std::string(kVariable) + "=" + *text + ": expected an integer of at least 1.");
+    options.gradient_accumulation_steps = steps;
+  }
   GradientState(options.gradient_accumulation_steps);
   const auto dtype = options.gradient_accumulation.dtype;
   if (dtype && !c10::isFloatingType(*dtype)) {

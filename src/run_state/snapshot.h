@@ -38,14 +38,14 @@ struct RunSnapshot {
   DeferredCopies copies = {};
 };
 
-/// The states of all optimizers with what the schedulers of Python keep among their options; those of sharded models are gathered,
-/// where this rank `keeps` them. All ranks call it.
+/// The states of all optimizers with what the schedulers of Python keep among their options; those of sharded models are
+/// gathered, where this rank `keeps` them. All ranks call it.
 std::vector<StateDict> optimizer_states(const RunParts& parts, bool keeps);
 
-/// The state of the run as it is now, in which models have these weights, and optimizers these states. `python_random` are Python's own random numbers,
-/// from the checkpoint that the run was resumed from, or null.
-RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& weights,
-                          const std::vector<StateDict>& optimizers, std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
+/// The state of the run as it is now, in which models have these weights, and optimizers these states. `python_random` are
+/// Python's own random numbers, from the checkpoint that the run was resumed from, or null.
+RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& weights, const std::vector<StateDict>& optimizers,
+                          std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options);
 
 /// The same with copies of its tensors.
 Value copied_value(const Value& value, HostCopies& copies, CopyTime when = CopyTime::now);

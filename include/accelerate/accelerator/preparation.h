@@ -101,6 +101,8 @@ class Preparation : public ProcessControl {
   explicit Preparation(AcceleratorOptions options);
   ~Preparation();
 
+  // What a DeepSpeed configuration says, or null.
+  std::shared_ptr<const detail::DeepSpeedSettings> deepspeed_;
   AcceleratorOptions options_;
   std::shared_ptr<ActiveLoaders> active_loaders_ = std::make_shared<ActiveLoaders>();
   std::shared_ptr<GradientState> gradients_;
@@ -112,9 +114,6 @@ class Preparation : public ProcessControl {
   std::vector<AcceleratedOptimizer> optimizers_;
   std::vector<AcceleratedScheduler> schedulers_;
   std::vector<detail::AnyDataLoader> loaders_;
-
-  // What a DeepSpeed configuration says, or null.
-  std::shared_ptr<const detail::DeepSpeedSettings> deepspeed_;
 
  private:
   Preparation(AcceleratorOptions options, std::shared_ptr<const detail::DeepSpeedSettings> deepspeed);

@@ -39,16 +39,23 @@ class CheckpointedForward {
 
 template <class F, class... Inputs>
 decltype(auto) run_checkpointed(const CheckpointOptions& options, F& function, Inputs&&... inputs) {
-  if (!records_graph()) return call_function(function, std::forward<Inputs>(inputs)...);
-  using Call = FunctionCall<decltype(kept_function(function)), Inputs...>;
-  CheckpointedForward forward(std::make_unique<Call>(options.where, kept_function(function), inputs...), options);
-  if constexpr (std::is_void_v<decltype(call_function(function, std::forward<Inputs>(inputs)...))>) {
-    call_function(function, std::forward<Inputs>(inputs)...);
-    forward.finish();
+  constexpr bool copyable = (std::is_copy_constructible_v<std::decay_t<Inputs>> && ...);
+  static_assert(copyable,
+                "an input of a checkpointed function must be copyable: the function is called again in the backward pass");
+  if constexpr (!copyable) {
+    return call_function(function, std::forward<Inputs>(inputs)...);  // one mistake, one answer
   } else {
-    decltype(auto) result = call_function(function, std::forward<Inputs>(inputs)...);
-    forward.finish();
-    return result;
+    if (!records_graph()) return call_function(function, std::forward<Inputs>(inputs)...);
+    using Call = FunctionCall<decltype(kept_function(function)), Inputs...>;
+    CheckpointedForward forward(std::make_unique<Call>(options.where, kept_function(function), inputs...), options);
+    if constexpr (std::is_void_v<decltype(call_function(function, std::forward<Inputs>(inputs)...))>) {
+      call_function(function, std::forward<Inputs>(inputs)...);
+      forward.finish();
+    } else {
+      decltype(auto) result = call_function(function, std::forward<Inputs>(inputs)...);
+      forward.finish();
+      return result;
+    }
   }
 }
 

@@ -73,8 +73,6 @@ auto kept_function(F& function) {
 /// A copy of an input; of a list that does not own its elements, of these too.
 template <class T>
 std::decay_t<const T&> kept_input(const T& input) {
-  static_assert(std::is_copy_constructible_v<std::decay_t<const T&>>,
-                "an input of a checkpointed function must be copyable: the function is called again in the backward pass");
   return input;
 }
 template <class T>

@@ -4,6 +4,7 @@
 #include <accelerate/core/error.h>
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 
 #include <map>
 
@@ -34,6 +35,11 @@ LocalSGD::LocalSGD(const Accelerator& accelerator, std::shared_ptr<ModelCore> mo
   if (local_sgd_steps < 1)
     throw UsageError(fmt::format("local_sgd_steps is {}: weights are averaged after at least 1 step.", local_sgd_steps));
   if (!enabled || !accelerator.state().use_distributed()) return;
+  if (model_->sharded())
+    throw UsageError(
+        fmt::format("LocalSGD cannot train {}, which is sharded: no rank has weights of its own to step. Use "
+                    "sharding_strategy no_shard.",
+                    model_->module().name()));
   no_sync_.emplace(std::vector{model_});
   if (const auto& parallel = model_->data_parallel()) parallel->expect_local_steps();
 }

@@ -188,6 +188,17 @@ AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer)
     check(stepped);
     if (norm) clip_before_step(stepped, *models, *norm);
   });
+  std::vector<std::weak_ptr<ModelCore>> sharded;
+  for (const auto& model : models_) {
+    if (model->sharded() && is_stepped(model)) sharded.push_back(model);
+  }
+  if (!sharded.empty()) {
+    optimizer.drop_with_gradients([sharded = std::move(sharded)] {
+      for (const auto& each : sharded) {
+        if (const auto model = each.lock()) model->sharded()->reducer().drop_local_gradients();
+      }
+    });
+  }
   keep(optimizers_, optimizer, [&](const auto& other) { return other == optimizer; });
   return optimizer;
 }

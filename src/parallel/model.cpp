@@ -116,7 +116,7 @@ void ModelCore::shard(const FsdpOptions& options) {
     std::erase_if(buffers, [](const at::Tensor& buffer) { return !buffer.defined(); });
     if (options.sync_module_states) broadcast_packed(*state_.communicator(), buffers, 0, "prepare", where_);
   }
-  sharded_ = std::make_unique<ShardedModel>(module_, state_, options, where_);
+  sharded_ = std::make_unique<ShardedModel>(module_, state_, options, options_.ddp.find_unused_parameters, where_);
   if (options.mixed_precision) input_dtype_ = options.mixed_precision->param_dtype;
   known_ = std::make_unique<KnownParameters>(*module_);
 }

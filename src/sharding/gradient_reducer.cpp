@@ -40,15 +40,16 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
 
 GradientReducer::GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<NamedWeight> whole,
                                  std::shared_ptr<ShardGatherer> gatherer, std::shared_ptr<GradientViews> views,
-                                 ReduceGroups groups, std::optional<c10::ScalarType> reduce_dtype, std::source_location where)
+                                 ReduceGroups groups, const ReduceOptions& options, std::source_location where)
     : units_(std::move(units)),
       whole_(std::move(whole)),
       gatherer_(std::move(gatherer)),
       views_(std::move(views)),
       groups_(std::move(groups)),
-      reduce_dtype_(reduce_dtype),
+      reduce_dtype_(options.dtype),
       where_(where),
-      pending_(units_.size()) {
+      pending_(units_.size()),
+      asks_(options.find_unused_parameters ? Asks::always : Asks::first) {
   const c10::Device device = units_.empty() ? c10::Device(c10::kCPU) : units_.front()->device;
   const auto allocate = [device](uint64_t bytes, at::Tensor scrap) {
     if (device.is_cpu()) return host_slot(bytes, std::move(scrap));
@@ -84,7 +85,10 @@ void GradientReducer::begin(size_t number, bool accumulates) {
   pending.slot = slots().take(static_cast<uint64_t>(bytes));
   pending.flat = pending.slot.narrow(0, 0, bytes).view(dtype);
   pending.used.assign(unit.weights.size(), false);
+  pending.shown.assign(unit.weights.size(), false);
   pending.averaged = !accumulates;
+  pending.missing = static_cast<size_t>(std::count_if(
+      unit.weights.begin(), unit.weights.end(), [](const ShardedWeight& weight) { return weight.parameter.requires_grad(); }));
   for (const auto& gap : unit.layout.gaps()) pending.flat.narrow(0, gap.offset, gap.length).zero_();
 }
 
@@ -115,20 +119,14 @@ void GradientReducer::add(size_t number, size_t weight, const at::Tensor& parame
   } else {
     sum.copy_(gradient).mul_(share);
   }
+  if (!pending.used[weight]) --pending.missing;
   pending.used[weight] = true;
-  if (!pass_syncs_) {
-    if (is_complete(number)) gatherer_->gradients_computed(static_cast<int>(number));
-    return;
+  if (pending.missing > 0) return;
+  if (pass_syncs_ && asks_ != Asks::always) {
+    start(number);
+  } else {
+    gatherer_->gradients_computed(static_cast<int>(number));
   }
-  if (is_complete(number)) start(number);
-}
-
-bool GradientReducer::is_complete(size_t number) const {
-  const auto& weights = units_[number]->weights;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    if (!pending_[number].used[i] && weights[i].parameter.requires_grad()) return false;
-  }
-  return true;
 }
 
 void GradientReducer::start(size_t number) {
@@ -189,7 +187,10 @@ void GradientReducer::give(ShardedWeight& weight, const at::Tensor& gradient) co
 void GradientReducer::finish_backward() {
   const OwnOperators own;
   guided_ = false;
-  if (!std::exchange(open_, false) || !pass_syncs_) return views_->show();
+  if (!std::exchange(open_, false) || !pass_syncs_) {
+    show_local_gradients();
+    return views_->show();
+  }
   // In the order in which backward passes mostly get there.
   for (size_t unit = units_.size(); unit-- > 0;) {
     if (pending_[unit].flat.defined()) start(unit);
@@ -263,6 +264,48 @@ void GradientReducer::abort_backward() {
   unused_.clear();
 }
 
+/// As data parallelism does: a parameter has the sum of this rank's passes. It lies in the flat vector of its unit.
+void GradientReducer::show_local_gradients() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    Pending& pending = pending_[unit];
+    for (size_t i = 0; i < pending.used.size(); ++i) {
+      if (!pending.used[i]) continue;
+      units_[unit]->weights[i].parameter.mutable_grad() = units_[unit]->view_in(pending.flat, i);
+      pending.shown[i] = true;
+    }
+  }
+}
+
+void GradientReducer::take_gradient_changes() {
+  const OwnOperators own;
+  views_->take_changes();
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    Pending& pending = pending_[unit];
+    for (size_t i = 0; i < pending.shown.size(); ++i) {
+      if (!pending.shown[i]) continue;
+      const auto& gradient = units_[unit]->weights[i].parameter.grad();
+      if (!gradient.defined()) {
+        pending.shown[i] = pending.used[i] = false;
+        ++pending.missing;
+      } else if (at::Tensor sum = units_[unit]->view_in(pending.flat, i); !gradient.is_alias_of(sum)) {
+        sum.copy_(gradient);
+      }
+    }
+    if (pending.flat.defined() && std::find(pending.used.begin(), pending.used.end(), true) == pending.used.end()) drop(unit);
+  }
+}
+
+void GradientReducer::hide_gradients() {
+  take_gradient_changes();
+  views_->hide();
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (size_t i = 0; i < pending_[unit].shown.size(); ++i) {
+      if (pending_[unit].shown[i]) units_[unit]->weights[i].parameter.mutable_grad().reset();
+      pending_[unit].shown[i] = false;
+    }
+  }
+}
+
 bool GradientReducer::has_local_gradients() const {
   return std::any_of(pending_.begin(), pending_.end(), [](const Pending& pending) { return pending.flat.defined(); });
 }
@@ -285,16 +328,20 @@ void GradientReducer::set_local_gradient(const std::string& name, const at::Tens
       if (units_[unit]->weights[i].name != name) continue;
       if (!pending_[unit].flat.defined()) begin(unit, /*accumulates=*/true);
       units_[unit]->view_in(pending_[unit].flat, i).copy_(gradient);
+      if (!pending_[unit].used[i]) --pending_[unit].missing;
       pending_[unit].used[i] = true;
     }
   }
 }
 
 void GradientReducer::drop_local_gradients() {
-  for (auto& pending : pending_) {
-    if (pending.slot.defined()) slots().give_back(std::move(pending.slot));
-    pending = {};
-  }
+  hide_gradients();
+  for (size_t unit = 0; unit < units_.size(); ++unit) drop(unit);
+}
+
+void GradientReducer::drop(size_t unit) {
+  if (pending_[unit].slot.defined()) slots().give_back(std::move(pending_[unit].slot));
+  pending_[unit] = {};
 }
 
 }  // namespace accelerate::detail

@@ -30,6 +30,13 @@ struct ReduceGroups {
   int shard_rank() const { return shard ? shard->rank() : 0; }
 };
 
+struct ReduceOptions {
+  /// Not given: that of the gathered weights.
+  std::optional<c10::ScalarType> dtype = {};
+  /// Ranks may use different parameters of a unit: all units are reduced at the end of a backward pass, in one order.
+  bool find_unused_parameters = false;
+};
+
 /// Averages gradients over all ranks, so that each gets those of its shard: a reduce-scatter a unit, started in the backward pass
 /// as soon as the unit's gradients are complete.
 class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
@@ -37,7 +44,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// `whole`: parameters that each rank holds whole; their gradients are all-reduced at the end of a backward pass.
   GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<NamedWeight> whole,
                   std::shared_ptr<ShardGatherer> gatherer, std::shared_ptr<GradientViews> views, ReduceGroups groups,
-                  std::optional<c10::ScalarType> reduce_dtype, std::source_location where);
+                  const ReduceOptions& options, std::source_location where);
   /// From now on it is given the gradients of all backward passes.
   void install_hooks();
 
@@ -48,7 +55,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// A forward pass begins whose gradients are reduced, or not, as was set.
   void begin_forward() {
     pass_syncs_ = syncs_;
-    views_->hide();
+    hide_gradients();
   }
   /// The next backward pass reduces gradients, whatever its forward pass was to do.
   void expect_sync() { pass_syncs_ = true; }
@@ -56,14 +63,16 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// A backward pass begins whose end is told.
   void begin_backward() {
     guided_ = true;
-    views_->hide();
+    hide_gradients();
   }
   /// It has ended: reduces what is left, and waits for all. DistributedError when a rank is missing.
   void finish_backward();
   /// It ended with an exception: what it computed is dropped.
   void abort_backward();
 
-  /// Whether gradients wait that were not reduced.
+  /// What was done to the gradients that parameters show is done to those that are kept here and by pieces.
+  void take_gradient_changes();
+  /// Whether gradients wait that were not reduced. Until then parameters show them: the sums of this rank.
   bool has_local_gradients() const;
   /// They, by the names of their parameters.
   TensorDict local_gradients() const;
@@ -77,8 +86,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// The gradients of a unit that were computed and are not reduced yet.
   struct Pending {
     at::Tensor slot = {}, flat = {};
-    std::vector<bool> used = {};  // the weights that have one
-    bool averaged = false;        // divided by the number of ranks already
+    std::vector<bool> used = {};   // the weights that have one
+    std::vector<bool> shown = {};  // by their parameters
+    bool averaged = false;         // divided by the number of ranks already
+    size_t missing = 0;            // trained weights that have none
   };
   struct Reduction {
     size_t unit;
@@ -90,7 +101,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void add(size_t unit, size_t weight, const at::Tensor& parameter);
   void open_pass();
   void begin(size_t unit, bool accumulates);
-  bool is_complete(size_t unit) const;
+  void show_local_gradients();
+  void hide_gradients();
+  void drop(size_t unit);
   void start(size_t unit);
   void settle(Reduction reduction);
   void give(ShardedWeight& weight, const at::Tensor& gradient) const;

@@ -68,7 +68,7 @@ void fill_empty_weights(torch::nn::Module& module) {
 }
 
 ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const FsdpOptions& options,
-                           std::source_location where)
+                           bool find_unused_parameters, std::source_location where)
     : module_(std::move(module)), world_(state), options_(options), where_(where), shard_(state) {
   if (has_offloaded_params(*module_))
     throw UsageError("FSDP: " + module_->name() + " is dispatched or offloaded already. Give prepare a module as it was made.");
@@ -91,7 +91,8 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
   reducer_ = std::make_shared<GradientReducer>(
       units_, whole_, gatherer_, views_,
       ReduceGroups{world_.communicator(), shard_.communicator(), replicate_ ? replicate_->communicator() : nullptr},
-      options.mixed_precision ? options.mixed_precision->reduce_dtype : std::nullopt, where);
+      ReduceOptions{options.mixed_precision ? options.mixed_precision->reduce_dtype : std::nullopt, find_unused_parameters},
+      where);
   reducer_->install_hooks();
 }
 
@@ -186,18 +187,17 @@ void ShardedModel::before_forward() {
 }
 
 void ShardedModel::before_step() {
+  reducer_->take_gradient_changes();
   if (reducer_->has_local_gradients())
     throw UsageError(
         "An optimizer would step " + module_->name() + " (prepared" + at_line(where_) +
         ") with gradients that were not averaged over the ranks: its last backward passes ran under no_sync. Run the "
         "last one before a step outside no_sync; accumulate(model) does this automatically.");
-  views_->take_changes();
   gatherer_->invalidate();
 }
 
 void ShardedModel::zero_grad(bool set_to_none) {
   reducer_->drop_local_gradients();
-  views_->hide();
   for (const auto& unit : units_) {
     for (const auto& weight : unit->weights) zero_gradient(weight.piece, set_to_none);
   }

@@ -32,7 +32,7 @@ class ShardedModel {
  public:
   /// UsageError when the options or the module cannot be had sharded.
   ShardedModel(std::shared_ptr<torch::nn::Module> module, const ProcessState& state, const FsdpOptions& options,
-               std::source_location where);
+               bool find_unused_parameters, std::source_location where);
   ~ShardedModel();
 
   /// Before a forward pass: follows parameters that were frozen or unfrozen. UsageError for those that were converted or moved.
@@ -45,7 +45,7 @@ class ShardedModel {
   void invalidate() { gatherer_->invalidate(); }
   void zero_grad(bool set_to_none);
   /// What was done to the gradients of parameters is done to those of their pieces.
-  void take_gradient_changes() const { views_->take_changes(); }
+  void take_gradient_changes() const { reducer_->take_gradient_changes(); }
 
   /// What optimizers step: a piece for each parameter, and parameters of ignored modules.
   std::vector<at::Tensor> pieces() const;

@@ -178,6 +178,66 @@ TEST_F(TogetherShardedUse, AnExceptionInAPassLeavesTheNextOnesAsTheyWere) {
   run.expect_equal_weights();
 }
 
+TEST_F(TogetherShardedUse, SumsUnderNoSyncAreThoseOfThisRankAndCanBeReadAndDropped) {
+  Pair run;
+  const auto weight = run.net->blocks[1]->as<AttentionBlock>()->down->weight;
+  const auto same = run.twin->blocks[1]->as<AttentionBlock>()->down->weight;
+  for (const auto& drop : std::vector<std::function<void()>>{[&] { run.optimizer.zero_grad(); }, [&] { run.net->zero_grad(); },
+                                                             [&] { run.model.zero_grad(); }}) {
+    {
+      auto scope = run.accelerator.no_sync(run.model);
+      for (const int step : {1, 2}) run.accelerator.backward(Pair::loss_of(run.model(run.ids(step))));
+    }
+    run.twin->zero_grad();
+    for (const int step : {1, 2}) Pair::loss_of(run.twin->forward(run.ids(step))).backward();
+    EXPECT_TRUE(torch::allclose(weight.grad(), same.grad(), 1e-5, 1e-7));
+    drop();
+    run.accelerator.backward(Pair::loss_of(run.model(run.ids(3))));
+    run.optimizer.step();
+    run.optimizer.zero_grad();
+    run.twin_step(3);
+  }
+  run.expect_equal_weights();
+}
+
+TEST_F(TogetherShardedUse, RanksMayUseDifferentParametersOfAUnitWhenUnusedOnesAreLookedFor) {
+  struct ExpertsImpl : torch::nn::Module {
+    ExpertsImpl() {
+      for (int i = 0; i < 3; ++i) experts.push_back(register_module("expert" + std::to_string(i), torch::nn::Linear(4, 4)));
+    }
+    torch::Tensor forward(const torch::Tensor& x, int expert) { return experts[static_cast<size_t>(expert)](x); }
+    std::vector<torch::nn::Linear> experts;
+  };
+  struct LayersImpl : torch::nn::Module {
+    LayersImpl() {
+      for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), std::make_shared<ExpertsImpl>()));
+    }
+    torch::Tensor forward(torch::Tensor x, int expert) {
+      for (const auto& layer : layers) x = torch::tanh(layer->forward(x, expert));
+      return x;
+    }
+    std::vector<std::shared_ptr<ExpertsImpl>> layers;
+  };
+  const auto weights_of = [](const std::optional<FsdpOptions>& fsdp) {
+    Accelerator accelerator({.ddp = {.find_unused_parameters = true}, .fsdp = fsdp, .timeout = std::chrono::seconds(60)});
+    torch::manual_seed(2);
+    auto net = std::make_shared<LayersImpl>();
+    torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1));
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(model(torch::ones({2, 4}), (rank() + step) % 2).sum());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    accelerate::TensorDict weights;
+    for (const auto& [name, tensor] : accelerator.get_state_dict(model)) weights[name] = tensor.clone();
+    return weights;
+  };
+  const auto expected = weights_of(std::nullopt);
+  for (const auto& [name, tensor] : weights_of(FsdpOptions{.transformer_layer_classes = {"ExpertsImpl"}}))
+    if (rank() == 0) EXPECT_TRUE(torch::allclose(tensor, expected.at(name), 1e-5, 1e-6)) << name;
+}
+
 TEST_F(TogetherShardedUse, AParameterThatNoRankUsedIsLeftAlone) {
   struct TwoHeadsImpl : torch::nn::Module {
     TwoHeadsImpl() {

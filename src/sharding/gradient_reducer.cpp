@@ -121,8 +121,9 @@ void GradientReducer::add(size_t number, size_t weight, const at::Tensor& parame
   }
   if (!pending.used[weight]) --pending.missing;
   pending.used[weight] = true;
-  if (pending.missing > 0) return;
-  if (pass_syncs_ && asks_ != Asks::always) {
+  // Where ranks use different parameters a unit is complete on some of them only, and must look the same to all.
+  if (pending.missing > 0 || asks_ == Asks::always) return;
+  if (pass_syncs_) {
     start(number);
   } else {
     gatherer_->gradients_computed(static_cast<int>(number));

@@ -12,6 +12,7 @@
 #include "core/hub_cache.h"
 #include "residency/device_alignment.h"
 #include "residency/empty_scope.h"
+#include "sharding/load_shards.h"
 
 namespace accelerate::detail {
 namespace {
@@ -87,8 +88,22 @@ std::shared_ptr<DispatchCore> dispatch(std::shared_ptr<torch::nn::Module> module
   return dispatcher.run(std::nullopt);
 }
 
+void expect_dispatched(const std::shared_ptr<DispatchCore>& core) {
+  if (!core)
+    throw UsageError(
+        "load_checkpoint_and_dispatch was given a sharded model. Its weights were loaded: call the prepared model, and "
+        "load with load_checkpoint_in_model.");
+}
+
 std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
                                                 const LoadCheckpointOptions& options) {
+  if (is_sharded(*module)) {
+    if (options.device_map.has_value() || options.dtype)
+      throw UsageError("load_checkpoint_in_model was given a device_map or a dtype for " + module->name() +
+                       ", which is sharded over the ranks: its shards stay where they are, in their dtype.");
+    load_shards(*module, find_model(checkpoint).string(), {.strict = options.strict, .new_name = options.key_mapping});
+    return nullptr;
+  }
   const OutsideEmptyScopes outside;
   const at::NoGradGuard without_graph;
   const SpecialDtypes special_dtypes = options.dtype ? dtypes_in_float32(*module, options.keep_in_fp32_modules) : SpecialDtypes{};

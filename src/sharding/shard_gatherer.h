@@ -47,6 +47,9 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
   /// Shards are about to change, or have changed: everything that was gathered is outdated.
   void invalidate();
 
+  const ShardedUnit& unit(size_t number) const { return *units_[number].unit; }
+  /// Of this process among those that hold one copy.
+  int rank() const { return rank_; }
   /// Bytes of whole units held now, and at most so far.
   uint64_t held_bytes() const;
   uint64_t peak_bytes() const;

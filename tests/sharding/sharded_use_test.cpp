@@ -287,6 +287,30 @@ TEST_F(TogetherShardedUse, AModelMadeWithoutWeightsIsInitialisedShardByShard) {
   EXPECT_TRUE(model(batch(0, 0, 2)).isfinite().all().item<bool>());
 }
 
+TEST_F(TogetherShardedUse, EachRankReadsItsOwnPartsOfACheckpoint) {
+  const CommonFolder folder(accelerator());
+  torch::manual_seed(9);
+  const TinyGpt saved;
+  if (rank() == 0) accelerate::save_weights(accelerate::state_dict(*saved), folder.path().string(), {.max_shard_size = "4KB"});
+  accelerator().wait_for_everyone();
+  Pair run;
+  accelerate::load_checkpoint_in_model(run.net, folder.path().string(), {.strict = true});
+  const auto expected = accelerate::state_dict(*saved);
+  for (const auto& [name, tensor] : run.accelerator.get_state_dict(run.model))
+    EXPECT_TRUE(torch::equal(tensor, expected.at(name))) << name;
+  torch::NoGradGuard no_grad;
+  EXPECT_TRUE(torch::allclose(run.model(run.ids(0)), TinyGpt(saved)->forward(run.ids(0)), 1e-6, 1e-6));
+  if (world() == 1) return;
+  expect_parts(message_of<accelerate::UsageError>(
+                   [&] { accelerate::load_checkpoint_in_model(run.net, folder.path().string(), {.device_map = "auto"}); }),
+               {"device_map"});
+  const auto renamed = [](const std::string& name) { return name == "norm.bias" ? "norm.offset" : name; };
+  expect_parts(message_of<accelerate::CheckpointError>([&] {
+                 accelerate::load_checkpoint_in_model(run.net, folder.path().string(), {.strict = true, .key_mapping = renamed});
+               }),
+               {"norm.bias"});
+}
+
 TEST_F(TogetherShardedUse, AShardedModelTrainsBesideAReplicatedAndAFrozenOne) {
   Pair run;
   torch::manual_seed(3);

@@ -40,11 +40,14 @@ struct LoadCheckpointOptions {
 namespace detail {
 std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
                                                 const LoadCheckpointOptions& options);
-}
+/// UsageError for a model that is sharded, which is loaded and not dispatched.
+void expect_dispatched(const std::shared_ptr<DispatchCore>& core);
+}  // namespace detail
 
 /// Loads weights into a model that may be empty (`InitEmptyWeights`), each to where it belongs. `checkpoint` is a file, an index
 /// of shards, a folder with either, or the name of a model ("organisation/name") that was downloaded from the hub. Weights on
-/// disk are used where the checkpoint has them, so that nothing is copied. CheckpointError or UsageError names what is missing,
+/// disk are used where the checkpoint has them, so that nothing is copied. Of a sharded model each rank reads its own parts:
+/// prepare it first, then load. CheckpointError or UsageError names what is missing,
 /// does not fit or cannot be read; then nothing was changed.
 template <class H>
 void load_checkpoint_in_model(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
@@ -58,6 +61,7 @@ template <class H>
 auto load_checkpoint_and_dispatch(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
   auto module = detail::module_of(model);
   auto core = detail::load_and_dispatch(module, checkpoint, options);
+  detail::expect_dispatched(core);
   return DispatchedModel(std::move(module), std::move(core));
 }
 

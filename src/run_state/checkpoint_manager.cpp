@@ -172,7 +172,9 @@ std::string CheckpointManager::save(const RunParts& parts, const std::string& fo
     part.snapshot = snapshot(parts, part.staging, options);
   });
   failure = shared_failure(parts.state, failure, where);
-  if (failure.empty() && !part.snapshot.folders.empty()) failure = plan_shards(parts.state, part, where);
+  const bool has_shards =
+      std::any_of(parts.models.begin(), parts.models.end(), [](const auto& model) { return saves_shards(*model); });
+  if (failure.empty() && has_shards) failure = plan_shards(parts.state, part, where);
   if (!failure.empty() && options.async) {  // all release the folder before the next save may create it again
     part.staged.reset();
     shared_failure(parts.state, "", where);

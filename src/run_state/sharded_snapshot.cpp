@@ -170,6 +170,8 @@ void join_folders(RunSnapshot& snapshot, const ProcessState& state, bool leads, 
   std::vector<std::string> mine;
   for (const auto& folder : snapshot.folders) mine.push_back(write_distributed_metadata(folder.plan));
   const auto all = gather_object(state, mine, where);
+  if (all.size() != mine.size() * static_cast<size_t>(state.num_processes()))
+    throw UsageError("The ranks do not save the same sharded models. Hooks must take the same ones out on all ranks.");
   if (!leads) return;
   for (size_t i = 0; i < mine.size(); ++i) {
     std::vector<DistributedMetadata> plans;

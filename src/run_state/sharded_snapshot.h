@@ -29,7 +29,7 @@ void add_shards(RunSnapshot& snapshot, const RunParts& parts, size_t model, Host
 void add_shards(RunSnapshot& snapshot, const RunParts& parts, size_t optimizer, const StateDict& state, HostCopies* copies);
 
 /// The ranks tell each other what they are about to write where, and the rank that `leads` gets the `.metadata` files to write. A
-/// collective, on all ranks where `snapshot` has folders.
+/// collective. UsageError when they do not have the same folders.
 void join_folders(RunSnapshot& snapshot, const ProcessState& state, bool leads, std::source_location where);
 
 }  // namespace accelerate::detail

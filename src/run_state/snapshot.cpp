@@ -202,8 +202,8 @@ RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& 
   if (options.copies) options.copies->begin();
   SnapshotFiles snapshot(options.copies);
   RunSnapshot taken;
-  for (size_t i = 0; i < parts.models.size(); ++i) {
-    if (saves_shards(*parts.models[i])) add_shards(taken, parts, i, options.copies);
+  for (size_t i = 0; i < std::min(weights.size(), parts.models.size()); ++i) {  // hooks may have taken some out
+    if (saves_shards(*parts.models[i]) && weights[i].empty()) add_shards(taken, parts, i, options.copies);
   }
   for (size_t i = 0; i < parts.optimizers.size(); ++i) {
     if (saves_shards(parts, parts.optimizers[i])) add_shards(taken, parts, i, optimizers[i], options.copies);

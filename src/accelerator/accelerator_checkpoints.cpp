@@ -1,10 +1,13 @@
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/parallel/model.h>
 
+#include "checkpoint/fetched_weights.h"
 #include "run_state/checkpoint_manager.h"
 #include "run_state/run_parts.h"
 #include "run_state/shared_failure.h"
+#include "sharding/weight_gatherer.h"
 
 namespace accelerate {
 
@@ -28,13 +31,15 @@ void Accelerator::save_model(const ModelCore& model, const std::string& folder, 
                              std::source_location where) const {
   const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
   std::string failure;
-  const TensorDict weights = model.state_dict(writes);
-  if (writes) {
-    try {
-      save_weights(weights, folder, options);
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
+  if (model.sharded() && options.safe_serialization) {
+    WeightGatherer weights(*model.sharded());
+    const auto fetch = [&](const std::string& name) { return weights(name); };
+    failure = failure_of([&] { save_fetched_weights(weights.described(), fetch, folder, options.max_shard_size, writes); });
+  } else {
+    const TensorDict weights = model.state_dict(writes);
+    failure = failure_of([&] {
+      if (writes) save_weights(weights, folder, options);
+    });
   }
   failure = shared_failure(state(), failure, where);
   if (!failure.empty()) throw CheckpointError("save_model: " + failure);

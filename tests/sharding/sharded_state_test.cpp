@@ -297,6 +297,40 @@ TEST_F(TogetherShardedState, ACheckpointReplacesTheShardsOrTheWholeModelThatWere
   EXPECT_FALSE(names.contains("pytorch_model_fsdp.bin") || names.contains("optimizer.bin"));
 }
 
+TEST_F(TogetherShardedState, SaveModelStreamsTheWholeWeightsInOneFileOrSeveral) {
+  CommonFolder folder(accelerator());
+  FsdpOptions options = shards({});
+  options.ignored_modules = {"ignored"};
+  OddRun run(options, 3);
+  run.train(0, 1);
+  const auto expected = run.weights();
+  for (const auto& [name, size] : {std::pair<std::string, std::string>{"one", "10GB"}, {"several", "100"}}) {
+    run.accelerator.save_model(run.model, (folder / name).string(), {.max_shard_size = size});
+    if (rank() != 0) continue;
+    EXPECT_EQ(std::filesystem::exists(folder / (name + "/model.safetensors.index.json")), name == "several");
+    auto saved = accelerate::load_weights((folder / name).string());
+    EXPECT_FALSE(saved.contains("second.weight"));  // a safetensors file has weights that are tied once
+    saved["second.weight"] = saved["first.weight"];
+    expect_same_weights(expected, saved, name);
+  }
+  // One rank cannot write: the others wait for it in no collective.
+  if (rank() == 0) std::ofstream(folder / "file") << "not a folder";
+  accelerator().wait_for_everyone();
+  expect_parts(message_of<CheckpointError>([&] { run.accelerator.save_model(run.model, (folder / "file").string()); }), {"file"});
+}
+
+TEST_F(TogetherShardedState, AModelThatAHookTakesOutIsNotSaved) {
+  CommonFolder folder(accelerator());
+  GptRun run(shards(), 3);
+  auto handle = run.accelerator.register_save_state_pre_hook([](const auto&, auto& weights, const std::string&) {
+    EXPECT_TRUE(weights.at(0).empty());
+    weights.pop_back();
+  });
+  const auto names = files_in(run.accelerator.save_state(folder / "state"));
+  EXPECT_FALSE(names.contains("pytorch_model_fsdp_0/.metadata"));
+  EXPECT_TRUE(names.contains("optimizer_0/.metadata"));
+}
+
 TEST_F(TogetherShardedState, AnOptimizerWithOtherParametersIsRefusedByName) {
   CommonFolder folder(accelerator());
   OddRun run(shards({}), 3);

@@ -1,11 +1,14 @@
 #include <accelerate/accelerator/accelerator.h>
 #include <accelerate/checkpoint/module_state.h>
 #include <accelerate/core/error.h>
+#include <accelerate/parallel/model.h>
 
+#include "checkpoint/fetched_weights.h"
 #include "run_state/checkpoint_manager.h"
 #include "run_state/run_parts.h"
 #include "run_state/shared_failure.h"
 #include "sharding/deepspeed_config.h"
+#include "sharding/weight_gatherer.h"
 
 namespace accelerate {
 
@@ -25,11 +28,15 @@ std::optional<std::filesystem::path> Accelerator::load_state(const std::string& 
   return found ? std::optional<std::filesystem::path>(*found) : std::nullopt;
 }
 
-/// In 16 bits where DeepSpeed's zero3_save_16bit_model asks for it.
+/// DeepSpeed's zero3_save_16bit_model.
+bool Accelerator::exports_16_bits() const {
+  return deepspeed_ && deepspeed_->save_16bit_model && mixed_precision() != Precision::no;
+}
+
 TensorDict Accelerator::whole_weights(const ModelCore& model, bool keeps) const {
   TensorDict weights = model.state_dict(keeps);
   const auto dtype = mixed_precision() == Precision::bf16 ? at::kBFloat16 : at::kHalf;
-  if (!deepspeed_ || !deepspeed_->save_16bit_model || mixed_precision() == Precision::no) return weights;
+  if (!exports_16_bits()) return weights;
   for (auto& item : weights) {
     if (item.second.scalar_type() == at::kFloat) item.second = item.second.to(dtype);
   }
@@ -40,13 +47,15 @@ void Accelerator::save_model(const ModelCore& model, const std::string& folder, 
                              std::source_location where) const {
   const bool writes = options_.project.save_on_each_node ? is_local_main_process() : is_main_process();
   std::string failure;
-  const TensorDict weights = whole_weights(model, writes);
-  if (writes) {
-    try {
-      save_weights(weights, folder, options);
-    } catch (const std::exception& error) {
-      failure = error.what();
-    }
+  if (model.sharded() && options.safe_serialization && !exports_16_bits()) {
+    WeightGatherer weights(*model.sharded());
+    const auto fetch = [&](const std::string& name) { return weights(name); };
+    failure = failure_of([&] { save_fetched_weights(weights.described(), fetch, folder, options.max_shard_size, writes); });
+  } else {
+    const TensorDict weights = whole_weights(model, writes);
+    failure = failure_of([&] {
+      if (writes) save_weights(weights, folder, options);
+    });
   }
   failure = shared_failure(state(), failure, where);
   if (!failure.empty()) throw CheckpointError("save_model: " + failure);

@@ -17,11 +17,14 @@
 namespace accelerate::detail {
 namespace {
 
-SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
+void require_dense(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_meta() || tensor.layout() != at::kStrided || tensor.is_quantized()) {
     throw CheckpointError(fmt::format("The tensor {} cannot be saved: it has no dense data ({}).", name,
                                       tensor.defined() ? "meta, sparse or quantized" : "undefined"));
   }
+}
+
+SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tensor) {
   if (name == "__metadata__") throw CheckpointError("A tensor cannot be called __metadata__ in a safetensors file. Rename it.");
   const auto* facts = facts_of(tensor.scalar_type());
   if (!facts || facts->safetensors.empty()) {
@@ -32,15 +35,8 @@ SafetensorsEntry describe_entry(const std::string& name, const at::Tensor& tenso
 }
 
 void write_safetensors(ByteSink& sink, const TensorDict& tensors) {
-  std::vector<SafetensorsEntry> entries;
-  for (const auto& [name, tensor] : tensors) entries.push_back(describe_entry(name, tensor));
-  SafetensorsHeader header;
-  const std::string start = make_safetensors_header(std::move(entries), {{"format", "pt"}}, header);
-  sink.write(start.data(), start.size());
-  for (const auto& entry : header.entries) {
-    const at::Tensor elements = plain(tensors.at(entry.name).cpu());
-    sink.write(elements.const_data_ptr(), elements.nbytes());
-  }
+  for (const auto& [name, tensor] : tensors) require_dense(name, tensor);
+  write_fetched(&sink, tensors, [&](const std::string& name) { return tensors.at(name); });
 }
 
 void write_torch(ByteSink& sink, const std::string& archive, const TensorDict& tensors, PickleKind dict) {
@@ -119,6 +115,20 @@ TensorFormat format_by_name(const std::string& path) {
   if (extension == ".pt" || extension == ".pth" || extension == ".bin") return TensorFormat::torch;
   throw UsageError(
       fmt::format("{}: unknown extension '{}'. Expected .safetensors, .pt, .pth or .bin.", path, extension.string()));
+}
+
+void write_fetched(ByteSink* sink, const TensorDict& described, const FetchTensor& fetch) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : described) entries.push_back(describe_entry(name, tensor));
+  SafetensorsHeader header;
+  const std::string start = make_safetensors_header(std::move(entries), {{"format", "pt"}}, header);
+  if (sink) sink->write(start.data(), start.size());
+  for (const auto& entry : header.entries) {
+    const at::Tensor tensor = fetch(entry.name);
+    if (sink == nullptr) continue;
+    const at::Tensor elements = plain(tensor.cpu());
+    sink->write(elements.const_data_ptr(), elements.nbytes());
+  }
 }
 
 void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors, PickleKind dict) {

@@ -2,6 +2,8 @@
 
 #include <accelerate/checkpoint/tensor_dict.h>
 
+#include <functional>
+
 #include "core/byte_sink.h"
 #include "core/byte_source.h"
 #include "formats/pickle_value.h"
@@ -18,6 +20,13 @@ TensorFormat format_by_name(const std::string& path);
 /// of Python gives, an OrderedDict, unless another kind of dictionary is asked for.
 void write_tensors(ByteSink& sink, TensorFormat format, const std::string& name, const TensorDict& tensors,
                    PickleKind dict = PickleKind::kOrderedDict);
+
+/// Gives the elements of a tensor when it is their turn to be written.
+using FetchTensor = std::function<at::Tensor(const std::string& name)>;
+
+/// A safetensors file of tensors that are brought one after the other. `described` has their dtypes and shapes, and needs no
+/// elements. Each of them is fetched, in an order that follows from these alone, also without a sink.
+void write_fetched(ByteSink* sink, const TensorDict& described, const FetchTensor& fetch);
 
 /// Reads either format, which the first bytes tell. CheckpointError names the file and what is wrong with it.
 TensorDict read_tensors(const ByteSource& source);

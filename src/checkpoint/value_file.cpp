@@ -150,14 +150,15 @@ void ValueTree::write(ByteSink& sink, const std::string& archive) const {
 }
 
 void ValueReader::refuse(const std::string& what) const {
-  throw CheckpointError(escaped(fmt::format("{} contains {}, which plain data does not support.", file_.source().name(), what)));
+  throw CheckpointError(escaped(fmt::format("{} contains {}, which plain data does not support.", name_, what)));
 }
 
 at::Tensor ValueReader::tensor(const PickleTensor& tensor) {
-  const auto dtype = scalar_type_of(*tensor.dtype, file_.source().name(), tensor.storage);
+  const auto dtype = scalar_type_of(*tensor.dtype, name_, tensor.storage);
+  if (file_ == nullptr) refuse("a tensor");
   if (tensor.storage.empty()) refuse("a tensor on the meta device");
   auto& bytes = storages_[tensor.storage];
-  if (!bytes.defined()) bytes = read_storage(file_, file_.storage(tensor.storage));
+  if (!bytes.defined()) bytes = read_storage(*file_, file_->storage(tensor.storage));
   at::Tensor made = at::empty({0}, dtype).set_(bytes.storage(), tensor.offset, tensor.sizes, tensor.strides);
   if (tensor.conjugated) made = made.conj();
   if (tensor.negative) made = made._neg_view();
@@ -167,7 +168,7 @@ at::Tensor ValueReader::tensor(const PickleTensor& tensor) {
 at::Tensor ValueReader::array(const PickleArray& array) {
   const auto* facts = find_dtype(torch_name_of(array.dtype));
   if (!facts) refuse("a numpy array of dtype " + array.dtype);
-  const auto dtype = scalar_type_of(*facts, file_.source().name(), "a numpy array");
+  const auto dtype = scalar_type_of(*facts, name_, "a numpy array");
   const std::string& bytes = array.bytes->text();
   std::vector<int64_t> shape = array.shape;
   if (array.fortran_order) std::reverse(shape.begin(), shape.end());

@@ -31,7 +31,9 @@ class ValueTree {
 /// Reads the values of a file, each storage once. Numpy arrays and bytes become tensors, sets lists, and dtypes and devices text.
 class ValueReader {
  public:
-  explicit ValueReader(const TorchFile& file) : file_(file) {}
+  explicit ValueReader(const TorchFile& file) : file_(&file), name_(file.source().name()) {}
+  /// Of plain data of the file `name`: tensors are refused.
+  explicit ValueReader(std::string name) : name_(std::move(name)) {}
   /// CheckpointError, naming the file, for what a Value cannot hold.
   Value value(const PickleNode& node);
   at::Tensor tensor(const PickleTensor& tensor);
@@ -41,7 +43,8 @@ class ValueReader {
   at::Tensor array(const PickleArray& array);
   [[noreturn]] void refuse(const std::string& what) const;
 
-  const TorchFile& file_;
+  const TorchFile* file_ = nullptr;
+  std::string name_;
   std::unordered_map<std::string, at::Tensor> storages_;
 };
 

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <filesystem>
 #include <memory>
 
+#include "checkpoint/fetched_weights.h"
 #include "checkpoint/staged_folder.h"
 #include "checkpoint/stored_tensors.h"
 #include "checkpoint/tensor_file.h"
@@ -80,7 +82,60 @@ class WeightFiles {
   std::vector<std::unique_ptr<OutputFile>> files_;
 };
 
+/// A file until writing it fails, and nothing from there on.
+class LenientSink final : public ByteSink {
+ public:
+  LenientSink(ByteSink* sink, std::exception_ptr& failure) : sink_(sink), failure_(failure) {}
+  void write(const void* bytes, uint64_t size) override {
+    try {
+      if (sink_ && !failure_) sink_->write(bytes, size);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+ private:
+  ByteSink* sink_;
+  std::exception_ptr& failure_;
+};
+
 }  // namespace
+
+void detail::save_fetched_weights(const TensorDict& described, const FetchTensor& fetch, const std::string& folder,
+                                  const std::string& max_shard_size, bool writes) {
+  const Busy busy("save_model", folder);
+  const TensorDict kept = without_tied(described);
+  const ShardPlan plan = plan_shards(weights_to_place(kept), shard_limit(max_shard_size));
+  constexpr auto kFormat = WeightFormat::kSafetensors;
+  std::exception_ptr failure;  // the others wait for this rank in the collectives of `fetch`
+  WeightFiles files(folder);
+  WeightIndex index;
+  index.total_size = plan.total_size;
+  for (size_t i = 0; i < plan.shards.size(); ++i) {
+    const std::string name = weight_file_name(kFormat, i + 1, plan.shards.size());
+    ByteSink* file = nullptr;
+    try {
+      if (writes && i == 0) make_folder(folder);
+      if (writes && !failure) file = &files.add(name);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    TensorDict shard;
+    for (const auto& tensor : plan.shards[i]) {
+      shard[tensor] = kept.at(tensor);
+      index.weight_map.emplace_back(tensor, name);
+    }
+    LenientSink sink(file, failure);
+    write_fetched(writes ? &sink : nullptr, shard, fetch);
+  }
+  if (failure) std::rethrow_exception(failure);
+  if (!writes) return;
+  if (plan.shards.size() > 1) {
+    const std::string text = write_weight_index(index);
+    files.add(weight_index_name(kFormat)).write(text.data(), text.size());
+  }
+  files.commit();
+}
 
 void save_weights(const TensorDict& weights, const std::string& folder, const SaveModelOptions& options) {
   const Busy busy("save_model", folder);

@@ -21,6 +21,7 @@
 #include "run_state/parameter_names.h"
 #include "run_state/restore.h"
 #include "run_state/run_parts.h"
+#include "run_state/sharded_snapshot.h"
 #include "run_state/shared_failure.h"
 
 namespace accelerate::detail {
@@ -150,8 +151,7 @@ SavePart CheckpointManager::stage(const ProcessState& state, const Target& targe
 }
 
 RunSnapshot CheckpointManager::snapshot(const RunParts& parts, const std::string& staging, const SaveStateOptions& options) {
-  std::vector<TensorDict> weights;
-  for (const auto& model : parts.models) weights.push_back(model->state_dict(leads(parts.state)));
+  std::vector<TensorDict> weights = model_weights(parts, leads(parts.state));
   const auto optimizers = optimizer_states(parts, leads(parts.state));
   for (const auto& hook : *save_hooks_) hook(modules_of(parts), weights, staging);
   return take_snapshot(parts, weights, optimizers, python_random_,
@@ -172,6 +172,9 @@ std::string CheckpointManager::save(const RunParts& parts, const std::string& fo
     part.snapshot = snapshot(parts, part.staging, options);
   });
   failure = shared_failure(parts.state, failure, where);
+  const bool has_shards =
+      std::any_of(parts.models.begin(), parts.models.end(), [](const auto& model) { return saves_shards(*model); });
+  if (failure.empty() && has_shards) failure = plan_shards(parts.state, part, where);
   if (!failure.empty() && options.async) {  // all release the folder before the next save may create it again
     part.staged.reset();
     shared_failure(parts.state, "", where);
@@ -185,6 +188,17 @@ std::string CheckpointManager::save(const RunParts& parts, const std::string& fo
   options.async ? save_async(parts.state, std::move(part), where) : save_now(parts.state, std::move(part), where);
   if (target.number) project_.iteration = *target.number + 1;
   return target.folder;
+}
+
+std::string CheckpointManager::plan_shards(const ProcessState& state, SavePart& part, std::source_location where) {
+  const std::string failure = failure_of([&] {
+    if (std::any_of(part.leaders.begin(), part.leaders.end(), [](int leader) { return leader != 0; }))
+      throw UsageError(
+          "save_on_each_node is set, but the shards of a model are on all hosts. Save them to a folder that the hosts share, or "
+          "set state_dict_type of FsdpOptions to full.");
+    join_folders(part.snapshot, state, leads(state), where);
+  });
+  return shared_failure(state, failure, where);
 }
 
 void CheckpointManager::save_now(const ProcessState& state, SavePart part, std::source_location where) {
@@ -241,6 +255,7 @@ std::shared_ptr<LoadedRun> CheckpointManager::read(RunParts& parts, const std::s
                                                    std::source_location where) const {
   if (folder.empty()) check_naming("load_state");
   const auto models = parts.models;
+  parts.all_models = models;
   for (;;) {
     parts.models = models;
     CheckpointFinder finder(parts, leads(parts.state), options.verify, where);

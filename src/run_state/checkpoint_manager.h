@@ -65,6 +65,8 @@ class CheckpointManager {
   std::vector<int> leaders(const ProcessState& state, std::source_location where) const;
   /// Makes the staging folder, on the rank that leads.
   SavePart stage(const ProcessState& state, const Target& target, SavePaths& paths, std::source_location where);
+  /// The ranks join what they are about to write of sharded models. Returns what went wrong on any of them.
+  std::string plan_shards(const ProcessState& state, SavePart& part, std::source_location where);
   void save_now(const ProcessState& state, SavePart part, std::source_location where);
   void save_async(const ProcessState& state, SavePart part, std::source_location where);
   /// Keeps other runs away from numbered checkpoints from now on, and puts right what one that ended left half done.

@@ -14,6 +14,7 @@
 #include "core/file.h"
 #include "run_state/checkpoint_files.h"
 #include "run_state/hook_states.h"
+#include "run_state/named_optimizer_state.h"
 #include "run_state/run_parts.h"
 
 namespace accelerate::detail {
@@ -28,12 +29,27 @@ StateDict read_state(const FolderFiles& files, const std::string& name) {
   return std::move(value.as<StateDict>());
 }
 
-TensorDict read_model(const FolderFiles& files, size_t number) {
+void read_model(LoadedRun& loaded, const ModelCore& model, const FolderFiles& files, size_t number) {
   for (const auto& name : model_names(number)) {
-    if (files.contains(name)) return read_tensors(*files.open(name));
+    if (!files.contains(name)) continue;
+    auto read = name == sharded_model_folder(number) ? read_distributed_model(model, files.folder() / name)
+                                                     : LoadedWeights{read_tensors(*files.open(name)), std::nullopt};
+    loaded.models.push_back(std::move(read.weights));
+    loaded.shards.push_back(std::move(read.shards));
+    return;
   }
   throw CheckpointError(fmt::format("{} has no weights for model {}: neither {} exists.", files.folder().string(), number,
                                     fmt::join(model_names(number), " nor ")));
+}
+
+void read_optimizer(LoadedRun& loaded, const RunParts& parts, const FolderFiles& files, size_t number) {
+  const std::string folder = optimizer_folder(number);
+  const bool is_part = files.contains(folder) && !files.contains(optimizer_name(number));
+  const auto& optimizer = parts.optimizers[number];
+  StateDict state =
+      is_part ? read_distributed_optimizer(parts, optimizer, files.folder() / folder) : read_state(files, optimizer_name(number));
+  loaded.optimizers.push_back(numbered_state(std::move(state), group_names(parts, optimizer)));
+  loaded.optimizer_sources.push_back({is_part ? folder : optimizer_name(number), is_part});
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -74,10 +90,13 @@ TensorDict read_gradients(const FolderFiles& files, const RunParts& parts) {
 /// What will be asked for, all at once, so that threads share it out.
 void prefetch_files(const RunParts& parts, FolderFiles& files) {
   std::vector<std::string> names = {gradients_name(parts.state.process_index())};
-  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(numbered_name("optimizer", i, ".bin"));
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(optimizer_name(i));
   for (size_t i = 0; i < parts.models.size(); ++i) {
-    const auto candidates = model_names(i);
-    names.push_back(files.contains(candidates.front()) ? candidates.front() : candidates.back());
+    for (const auto& name : model_names(i)) {
+      if (!files.contains(name)) continue;
+      if (name != sharded_model_folder(i)) names.push_back(name);
+      break;
+    }
   }
   files.read(names);
 }
@@ -89,6 +108,7 @@ bool is_read_by(const RunParts& parts, const std::string& name) {
   if (name.starts_with(kGradients)) return name == gradients_name(rank);
   if (name.starts_with(kRandomStates)) return name == random_states_name(rank);
   if (name.starts_with(kHookStates)) return name == hook_states_name(rank);
+  if (name.find('/') != name.npos) return false;  // of shards ranges are read
   return is_checkpoint_file(name);
 }
 
@@ -107,10 +127,8 @@ std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& f
   prefetch_files(parts, files);
   auto loaded = std::make_shared<LoadedRun>();
   loaded->folder = files.folder();
-  for (size_t i = 0; i < parts.models.size(); ++i) loaded->models.push_back(read_model(files, i));
-  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
-    loaded->optimizers.push_back(read_state(files, numbered_name("optimizer", i, ".bin")));
-  }
+  for (size_t i = 0; i < parts.models.size(); ++i) read_model(*loaded, *parts.models[i], files, i);
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) read_optimizer(*loaded, parts, files, i);
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     loaded->schedulers.push_back(read_state(files, numbered_name("scheduler", i, ".bin")));
   }

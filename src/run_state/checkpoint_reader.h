@@ -10,6 +10,7 @@
 
 #include "checkpoint/folder_files.h"
 #include "checkpoint/random_states.h"
+#include "run_state/sharded_reader.h"
 
 namespace accelerate::detail {
 
@@ -18,8 +19,16 @@ struct RunParts;
 /// What was read of a checkpoint, before anything of the run is changed.
 struct LoadedRun {
   std::string folder;
+  /// Of a model that was read as shards tensors without elements, and its shards beside them.
   std::vector<TensorDict> models;
+  std::vector<std::optional<LoadedShards>> shards;
   std::vector<StateDict> optimizers, schedulers, registered;
+  /// Of each optimizer where its state was, and whether it is this rank's part of it.
+  struct OptimizerSource {
+    std::string name;
+    bool is_part = false;
+  };
+  std::vector<OptimizerSource> optimizer_sources;
   std::optional<StateDict> scaler, own, hooks;
   std::optional<RandomStates> random;
   TensorDict gradients;

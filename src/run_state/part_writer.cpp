@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/staged_folder.h"
 #include "core/crc32.h"
 #include "core/file.h"
 #include "core/in_parallel.h"
@@ -36,10 +37,12 @@ class SummedSink final : public ByteSink {
 
 FileRecord write_file(const PendingFile& file, const fs::path& folder) {
   FileRecord record{.name = file.name};
-  OutputFile output(folder / file.name);
+  const fs::path path = folder / file.name;
+  if (path.parent_path() != folder) make_folder(path.parent_path());
+  OutputFile output(path);
   SummedSink sink(output, record);
   file.write(sink);
-  output.place();  // the rank that commits the checkpoint makes the folder durable
+  output.place();  // the rank that commits the checkpoint makes the folders durable
   return record;
 }
 

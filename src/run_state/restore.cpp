@@ -46,9 +46,10 @@ void load_optimizers(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
     auto* optimizer = &parts.optimizers[i].optimizer();
     // Its tensors are replaced, not written to, so that those that are kept stay as they are.
     rollback.add([optimizer, kept = state_dict(*optimizer)]() mutable { load_state_dict(*optimizer, std::move(kept)); });
-    load_from(loaded.file(numbered_name("optimizer", i, ".bin")), [&] {
-      for (const auto& model : parts.models) {
-        if (model->sharded())
+    const auto& source = loaded.optimizer_sources[i];
+    load_from(loaded.file(source.name), [&] {
+      for (const auto& model : parts.stepped_models()) {
+        if (model->sharded() && !source.is_part)
           loaded.optimizers[i] = shard_optimizer_state(*model->sharded(), *optimizer, std::move(loaded.optimizers[i]));
       }
       load_state_dict(*optimizer, std::move(loaded.optimizers[i]));
@@ -137,9 +138,13 @@ void restore_states(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
 void restore_weights(RunParts& parts, const LoadedRun& loaded) {
   if (parts.buffers) parts.buffers->clear();
   for (size_t i = 0; i < parts.models.size(); ++i) {
-    parts.models[i]->load_state_dict(loaded.models[i]);
-    parts.models[i]->weights_loaded();
     auto* sharded = parts.models[i]->sharded();
+    if (loaded.shards[i]) {
+      sharded->load_shards(loaded.shards[i]->shards, loaded.shards[i]->whole);
+    } else {
+      parts.models[i]->load_state_dict(loaded.models[i]);
+    }
+    parts.models[i]->weights_loaded();
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const std::string key = parameter_key(i, name);
       if (!loaded.gradients.contains(key)) continue;

@@ -29,6 +29,10 @@ struct RunParts {
   std::vector<RegisteredObject> registered;
   /// Null unless gradients are accumulated in a separate dtype.
   std::shared_ptr<GradientBuffers> buffers = nullptr;
+  /// With those that load hooks took out of `models`, which optimizers still step. Empty when none were.
+  std::vector<std::shared_ptr<ModelCore>> all_models = {};
+
+  const std::vector<std::shared_ptr<ModelCore>>& stepped_models() const { return all_models.empty() ? models : all_models; }
 };
 
 }  // namespace accelerate::detail

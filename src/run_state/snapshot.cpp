@@ -11,8 +11,10 @@
 #include "parallel/data_parallel.h"
 #include "run_state/checkpoint_files.h"
 #include "run_state/hook_states.h"
+#include "run_state/named_optimizer_state.h"
 #include "run_state/parameter_names.h"
 #include "run_state/run_parts.h"
+#include "run_state/sharded_snapshot.h"
 #include "sharding/sharded_model.h"
 #include "sharding/sharded_optimizer_state.h"
 
@@ -104,9 +106,15 @@ StateDict own_state(const RunParts& parts) {
           {"gradient_orders", gradient_orders_of(parts)}};
 }
 
-void add_weights(SnapshotFiles& snapshot, const std::vector<TensorDict>& weights, bool safe_serialization) {
+/// A sharded model that is saved as a whole has the name and the format that Python's FSDP looks for.
+void add_weights(SnapshotFiles& snapshot, const RunParts& parts, const std::vector<TensorDict>& weights,
+                 bool safe_serialization) {
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (safe_serialization) {
+    const ModelCore* model = i < parts.models.size() ? parts.models[i].get() : nullptr;  // hooks may have changed them
+    if (model && saves_shards(*model) && weights[i].empty()) continue;
+    if (model && model->sharded()) {
+      snapshot.add(sharded_model_name(i), TensorFormat::torch, weights[i], CopyTime::later);
+    } else if (safe_serialization) {
       snapshot.add(numbered_name("model", i, ".safetensors"), TensorFormat::safetensors, without_tied(weights[i]),
                    CopyTime::later);
     } else {
@@ -115,9 +123,22 @@ void add_weights(SnapshotFiles& snapshot, const std::vector<TensorDict>& weights
   }
 }
 
+bool steps_sharded(const RunParts& parts, const AcceleratedOptimizer& optimizer) {
+  for (const auto& parameter : optimizer.parameters()) {
+    for (const auto& model : parts.models) {
+      if (model->sharded() && model->sharded()->place_of(parameter)) return true;
+    }
+  }
+  return false;
+}
+
 void add_shared(SnapshotFiles& snapshot, const RunParts& parts, const std::vector<StateDict>& optimizers) {
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    snapshot.add(numbered_name("optimizer", i, ".bin"), optimizers[i], CopyTime::later);
+    const auto& optimizer = parts.optimizers[i];
+    if (saves_shards(parts, optimizer)) continue;
+    snapshot.add(optimizer_name(i),
+                 steps_sharded(parts, optimizer) ? named_state(optimizers[i], group_names(parts, optimizer)) : optimizers[i],
+                 CopyTime::later);
   }
   for (size_t i = 0; i < parts.schedulers.size(); ++i) {
     snapshot.add(numbered_name("scheduler", i, ".bin"), parts.schedulers[i].state_dict());
@@ -156,14 +177,22 @@ Value copied_value(const Value& value, HostCopies& copies, CopyTime when) {
   }
 }
 
+std::vector<TensorDict> model_weights(const RunParts& parts, bool keeps) {
+  std::vector<TensorDict> weights;
+  for (const auto& model : parts.models) weights.push_back(saves_shards(*model) ? TensorDict() : model->state_dict(keeps));
+  return weights;
+}
+
 std::vector<StateDict> optimizer_states(const RunParts& parts, bool keeps) {
   std::vector<StateDict> states;
   for (const auto& optimizer : parts.optimizers) {
+    const bool is_sharded = saves_shards(parts, optimizer);
     StateDict state = accelerate::state_dict(optimizer.optimizer());
     for (const auto& model : parts.models) {
-      if (model->sharded()) state = gather_optimizer_state(*model->sharded(), optimizer.optimizer(), std::move(state), keeps);
+      if (model->sharded() && !is_sharded)
+        state = gather_optimizer_state(*model->sharded(), optimizer.optimizer(), std::move(state), keeps);
     }
-    if (keeps) states.push_back(with_group_fields(std::move(state), optimizer, parts.schedulers));
+    states.push_back(keeps || is_sharded ? with_group_fields(std::move(state), optimizer, parts.schedulers) : StateDict());
   }
   return states;
 }
@@ -172,8 +201,15 @@ RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& 
                           std::shared_ptr<const PythonRandomStates> python_random, const SnapshotOptions& options) {
   if (options.copies) options.copies->begin();
   SnapshotFiles snapshot(options.copies);
+  RunSnapshot taken;
+  for (size_t i = 0; i < std::min(weights.size(), parts.models.size()); ++i) {  // hooks may have taken some out
+    if (saves_shards(*parts.models[i]) && weights[i].empty()) add_shards(taken, parts, i, options.copies);
+  }
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) {
+    if (saves_shards(parts, parts.optimizers[i])) add_shards(taken, parts, i, optimizers[i], options.copies);
+  }
   if (options.writes_shared) {
-    add_weights(snapshot, weights, options.safe_serialization);
+    add_weights(snapshot, parts, weights, options.safe_serialization);
     add_shared(snapshot, parts, optimizers);
   }
   if (!parts.gradients->sync_gradients()) {
@@ -189,7 +225,9 @@ RunSnapshot take_snapshot(const RunParts& parts, const std::vector<TensorDict>& 
   const auto random = current_random_states(parts.gradients->step(), std::move(python_random));
   snapshot.files.push_back(
       {name, [name, random](ByteSink& sink) { write_random_states(sink, torch_archive_name(name), random); }});
-  return {.files = std::move(snapshot.files), .copies = options.copies ? options.copies->finish() : DeferredCopies()};
+  for (auto& file : snapshot.files) taken.files.push_back(std::move(file));
+  if (options.copies) taken.copies = options.copies->finish();
+  return taken;
 }
 
 }  // namespace accelerate::detail

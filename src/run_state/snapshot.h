@@ -10,6 +10,7 @@
 
 #include "checkpoint/host_copies.h"
 #include "checkpoint/random_states.h"
+#include "checkpoint_files/distributed_metadata.h"
 #include "core/byte_sink.h"
 
 namespace accelerate::detail {
@@ -31,15 +32,26 @@ struct SnapshotOptions {
   bool writes_shared = true;
 };
 
+/// A distributed checkpoint in the folder of a checkpoint, and what this rank writes of it.
+struct PlannedFolder {
+  std::string name;
+  DistributedMetadata plan;
+};
+
 /// What this rank writes of a checkpoint.
 struct RunSnapshot {
   std::vector<PendingFile> files = {};
+  /// The same ones on all ranks, which have yet to join their plans.
+  std::vector<PlannedFolder> folders = {};
   /// To be made before the files are written.
   DeferredCopies copies = {};
 };
 
-/// The states of all optimizers with what the schedulers of Python keep among their options; those of sharded models are
-/// gathered, where this rank `keeps` them. All ranks call it.
+/// The weights of all models, where this rank `keeps` them; of those that are saved as shards none. All ranks call it.
+std::vector<TensorDict> model_weights(const RunParts& parts, bool keeps);
+
+/// The states of all optimizers with what the schedulers of Python keep among their options. Those of sharded models are gathered
+/// where this rank `keeps` them, or are this rank's own where shards are saved. All ranks call it.
 std::vector<StateDict> optimizer_states(const RunParts& parts, bool keeps);
 
 /// The state of the run as it is now, in which models have these weights, and optimizers these states. `python_random` are

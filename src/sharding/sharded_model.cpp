@@ -271,45 +271,62 @@ at::Tensor ShardedModel::gather_shards(const ShardedUnit& unit, const at::Tensor
   return full;
 }
 
+std::vector<ShardedModel::Entry> ShardedModel::entries() const {
+  std::unordered_map<const void*, Place> by_storage;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (size_t i = 0; i < units_[unit]->weights.size(); ++i)
+      by_storage[units_[unit]->weights[i].storage.unsafeGetStorageImpl()] = {unit, i};
+  }
+  std::vector<Entry> entries;
+  for (const auto& [name, tensor] : accelerate::state_dict(*module_)) {
+    const auto found = by_storage.find(tensor.storage().unsafeGetStorageImpl());
+    entries.push_back({name, tensor, found == by_storage.end() ? std::nullopt : std::optional(found->second)});
+  }
+  return entries;
+}
+
 TensorDict ShardedModel::full_state_dict(bool keeps) const {
   const OwnOperators own;
-  std::unordered_map<const void*, at::Tensor> gathered;  // by storage: names that are tied have one
-  for (const auto& unit : units_) {
+  std::vector<std::vector<at::Tensor>> gathered(units_.size());
+  for (size_t number = 0; number < units_.size(); ++number) {
+    const auto& unit = units_[number];
     const at::Tensor full = gather_shards(*unit, unit->shard, "get_state_dict");
-    if (!keeps) continue;
-    for (size_t i = 0; i < unit->weights.size(); ++i) {
-      const auto* storage = unit->weights[i].storage.unsafeGetStorageImpl();
+    for (size_t i = 0; keeps && i < unit->weights.size(); ++i) {
       const auto view = unit->view_in(full, i);
-      gathered[storage] = view.is_cpu() ? view.clone() : view.cpu();
+      gathered[number].push_back(view.is_cpu() ? view.clone() : view.cpu());
     }
   }
   TensorDict state;
   if (!keeps) return state;
-  for (const auto& [name, tensor] : accelerate::state_dict(*module_)) {
-    const auto found = gathered.find(tensor.storage().unsafeGetStorageImpl());
-    state[name] = found == gathered.end() ? tensor.cpu() : found->second;
-  }
+  for (const auto& [name, tensor, place] : entries()) state[name] = place ? gathered[place->unit][place->weight] : tensor.cpu();
   return state;
 }
 
 void ShardedModel::load_full_state_dict(const TensorDict& state) {
   const OwnOperators own;
-  for (const auto& [name, tensor] : accelerate::state_dict(*module_)) {
+  for (const auto& [name, tensor, place] : entries()) {
     if (!state.contains(name)) continue;
-    const auto* storage = tensor.storage().unsafeGetStorageImpl();
-    if (record_of(tensor) == nullptr) {
+    if (place) {
+      units_[place->unit]->weights[place->weight].piece.detach().copy_(part_of(state.at(name), *place));
+    } else {
       at::Tensor(tensor).copy_(state.at(name));
-      continue;
-    }
-    for (size_t unit = 0; unit < units_.size(); ++unit) {
-      for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
-        auto& weight = units_[unit]->weights[i];
-        if (weight.storage.unsafeGetStorageImpl() != storage) continue;
-        weight.piece.detach().copy_(part_of(state.at(name), {unit, i}));
-      }
     }
   }
   gatherer_->invalidate();
+}
+
+void ShardedModel::load_shards(const std::vector<at::Tensor>& shards, const TensorDict& whole) {
+  const OwnOperators own;
+  for (size_t i = 0; i < units_.size(); ++i) units_[i]->shard.copy_(shards[i]);
+  for (const auto& [name, tensor, place] : entries()) {
+    if (!place && whole.contains(name)) at::Tensor(tensor).copy_(whole.at(name));
+  }
+  gatherer_->invalidate();
+}
+
+bool ShardedModel::saves_shards() const {
+  return options_.state_dict_type.value_or(options_.version == 2 ? StateDictType::sharded : StateDictType::full) ==
+         StateDictType::sharded;
 }
 
 int64_t ShardedModel::local_bytes() const {

@@ -60,11 +60,25 @@ class ShardedModel {
   TensorDict full_state_dict(bool keeps) const;
   /// Takes this rank's part of whole weights, and buffers.
   void load_full_state_dict(const TensorDict& state);
+  /// Takes this rank's shards of all units, and what each rank holds whole.
+  void load_shards(const std::vector<at::Tensor>& shards, const TensorDict& whole);
+  /// Whether save_state writes the shards of each rank, or the whole model.
+  bool saves_shards() const;
+  /// Whether this rank holds the first copy of its shards: those of others are the same.
+  bool has_first_copy() const { return !replicate_ || replicate_->process_index() == 0; }
 
   /// A tensor that has an element for each of a parameter's, on all ranks in pieces like the parameter: for optimizer state.
   struct Place {
     size_t unit, weight;
   };
+  /// What the module has under one name, and its place, if it is sharded: names that are tied have one.
+  struct Entry {
+    std::string name;
+    at::Tensor tensor;
+    std::optional<Place> place;
+  };
+  /// Weights and buffers in the order of state_dict.
+  std::vector<Entry> entries() const;
   std::optional<Place> place_of(const at::Tensor& piece) const;
   /// This rank's part of a tensor that is shaped like the parameter.
   at::Tensor part_of(const at::Tensor& full, const Place& place) const;

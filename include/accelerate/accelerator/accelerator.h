@@ -180,6 +180,7 @@ class Accelerator : public Preparation {
                          std::optional<std::source_location> where);
   void save_model(const detail::ModelCore& model, const std::string& folder, const SaveModelOptions& options,
                   std::source_location where) const;
+  bool exports_16_bits() const;
   TensorDict whole_weights(const detail::ModelCore& model, bool keeps) const;
   detail::RunParts run_parts() const;
   std::shared_ptr<detail::StepCapture> step_capture(const CaptureOptions& options, std::source_location where);

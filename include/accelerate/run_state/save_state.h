@@ -34,6 +34,7 @@ struct LoadStateOptions {
 };
 
 /// Called before anything is written: may look at the weights of the models, change them, or take some out to save them itself.
+/// Those of a model that is saved as shards are not there, only an entry without tensors in their place.
 using SaveStateHook = std::function<void(const std::vector<torch::nn::Module*>& models, std::vector<TensorDict>& weights,
                                          const std::string& folder)>;
 /// Called before anything is read: may take models out to load them itself.

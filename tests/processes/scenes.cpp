@@ -463,5 +463,6 @@ int main(int, char** argv) {
                                               {"late_while_workers_read_data", late_while_workers_read_data},
                                               {"killed_in_a_scope", killed_in_a_scope}};
   scenes.merge(accelerate::testing::group_scenes());
+  scenes.merge(accelerate::testing::sharding_scenes());
   return accelerate::testing::run_scene(argv[1], scenes);
 }

@@ -35,5 +35,7 @@ inline Accelerator patient(const DdpOptions& ddp = {}) { return Accelerator({.dd
 
 /// Of sub-groups, and of tensors between two ranks.
 std::map<std::string, void (*)()> group_scenes();
+/// Of sharded training.
+std::map<std::string, void (*)()> sharding_scenes();
 
 }  // namespace accelerate::testing

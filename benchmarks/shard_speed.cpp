@@ -1,11 +1,12 @@
 // A training step of a sharded or replicated model on the ranks of one group. Reads commands from standard input and answers each
-// with a line: "run STEPS" with microseconds a step, "figures STEPS" with what this rank holds and sends. shard_speed (Python)
-// asks this program and the peer's, interleaved.
+// with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "figures STEPS" with what this rank
+// holds and sends. shard_speed (Python) asks this program and the peer's, interleaved.
 #include <accelerate/accelerate.h>
 #include <malloc.h>
 #include <torch/torch.h>
 
 #include <chrono>
+#include <ctime>
 #include <fstream>
 #include <iostream>
 
@@ -90,6 +91,13 @@ int64_t anonymous_bytes() {
   return 0;
 }
 
+/// What all threads of this process have computed so far.
+double busy_microseconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
+}
+
 struct Batch {
   torch::Tensor inputs, targets;
 };
@@ -109,7 +117,8 @@ class Training {
     std::string command;
     for (int64_t steps = 0; commands >> command >> steps;) {
       if (command == "run") {
-        std::cout << run(steps) << std::endl;
+        const auto [wall, busy] = run(steps);
+        std::cout << wall << ' ' << busy << std::endl;
       } else {
         tell_figures(steps);
       }
@@ -117,11 +126,17 @@ class Training {
   }
 
  private:
-  double run(int64_t steps) {
+  struct Taken {
+    double wall, busy;  // microseconds a step
+  };
+
+  Taken run(int64_t steps) {
     accelerator_.wait_for_everyone();
     const auto start = Clock::now();
+    const double busy = busy_microseconds();
     for (int64_t i = 0; i < steps; ++i) step();
-    return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / static_cast<double>(steps);
+    const double wall = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+    return {wall / static_cast<double>(steps), (busy_microseconds() - busy) / static_cast<double>(steps)};
   }
 
   void step() {

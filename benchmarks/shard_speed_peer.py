@@ -99,10 +99,10 @@ class Training:
 
     def run(self, steps):
         dist.barrier()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         for _ in range(steps):
             self.step()
-        return (time.perf_counter() - start) * 1e6 / steps
+        return (time.perf_counter() - start) * 1e6 / steps, (time.process_time() - busy) * 1e6 / steps
 
     def figures(self, steps):
         self.run(2)
@@ -121,7 +121,7 @@ def main():
     training = Training(mode, model, *map(int, sizes))
     for line in sys.stdin:
         command, steps = line.split()
-        print(training.run(int(steps)) if command == "run" else training.figures(int(steps)), flush=True)
+        print(*(training.run(int(steps)) if command == "run" else training.figures(int(steps)).split()), flush=True)
     sys.stdout.flush()
     os._exit(0)  # torch 2.13 aborts now and then while its interpreter ends
 

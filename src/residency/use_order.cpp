@@ -26,13 +26,20 @@ UseOrder::Cursor& UseOrder::cursor() {
 bool UseOrder::used(int unit) {
   Cursor& here = cursor();
   if (here.last == unit) return false;
-  if (here.last >= 0) {
+  if (here.last != kNothing) {
     after_one_[static_cast<size_t>(here.last)] = unit;
     after_pair_[pair_of(here.before, here.last)] = unit;
   }
   here.before = here.last;
   here.last = unit;
   return true;
+}
+
+void UseOrder::ended() {
+  for (auto& each : cursors_) {
+    if (each.last != kNothing) after_pair_[pair_of(each.before, each.last)] = kNothing;
+    each.before = each.last = kNothing;
+  }
 }
 
 int UseOrder::next(int before, int last) const {
@@ -42,12 +49,13 @@ int UseOrder::next(int before, int last) const {
 
 std::vector<int> UseOrder::expected(size_t most) const {
   std::vector<int> units;
-  if (cursors_.empty() || cursors_.back().last < 0) return units;
+  if (cursors_.empty() || cursors_.back().last == kNothing) return units;
   std::vector<bool> seen(after_one_.size());
   int before = cursors_.back().before, last = cursors_.back().last;
   // A unit that comes again on the way ends nothing: others may follow it. A chain that only repeats itself does.
   for (size_t steps = 0; units.size() < most && steps < 2 * after_one_.size(); ++steps) {
     const int unit = next(before, last);
+    if (unit == kNothing) break;
     if (!seen[static_cast<size_t>(unit)]) units.push_back(unit);
     seen[static_cast<size_t>(unit)] = true;
     before = last;

@@ -15,6 +15,8 @@ class UseOrder {
   void add_unit();
   /// The calling thread uses `unit`. Returns whether it used another one before.
   bool used(int unit);
+  /// A pass has ended, in all threads: when the same units are used again, nothing is expected after the last ones.
+  void ended();
   /// The units that the calling thread is expected to use after its last one, each once, nearest first.
   std::vector<int> expected(size_t most) const;
 
@@ -22,9 +24,10 @@ class UseOrder {
   /// Where a thread is.
   struct Cursor {
     std::thread::id thread;
-    int before = -1, last = -1;
+    int before = kNothing, last = kNothing;
   };
   static constexpr size_t kMostThreads = 32;
+  static constexpr int kNothing = -1;
 
   static uint64_t pair_of(int before, int last) {
     return (static_cast<uint64_t>(static_cast<uint32_t>(before)) << 32) | static_cast<uint32_t>(last);

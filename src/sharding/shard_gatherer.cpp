@@ -212,6 +212,8 @@ void ShardGatherer::invalidate() {
       if (!weight.parameter.is_inference()) weight.parameter.unsafeGetTensorImpl()->bump_version();
     }
   }
+  // What would be gathered for the pass after it would be outdated, too.
+  order_.ended();
   if (slots_) slots_->free_unused();
 }
 

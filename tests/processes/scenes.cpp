@@ -464,5 +464,6 @@ int main(int, char** argv) {
                                               {"killed_in_a_scope", killed_in_a_scope}};
   scenes.merge(accelerate::testing::group_scenes());
   scenes.merge(accelerate::testing::sharded_scenes());
+  scenes.merge(accelerate::testing::sharding_scenes());
   return accelerate::testing::run_scene(argv[1], scenes);
 }

@@ -37,5 +37,7 @@ inline Accelerator patient(const DdpOptions& ddp = {}) { return Accelerator({.dd
 std::map<std::string, void (*)()> group_scenes();
 /// Of sharded models.
 std::map<std::string, void (*)()> sharded_scenes();
+/// Beside a Python peer.
+std::map<std::string, void (*)()> sharding_scenes();
 
 }  // namespace accelerate::testing

@@ -84,6 +84,22 @@ TEST(UseOrder, WhatWasNeverSeenComesInTheOrderOfAdding) {
   EXPECT_EQ(order.expected(9), (std::vector<int>{1, 2, 0}));
 }
 
+TEST(UseOrder, NothingIsExpectedAfterTheLastUnitsOfAPassThatHasEnded) {
+  UseOrder order;
+  for (int i = 0; i < 3; ++i) order.add_unit();
+  for (int pass = 0; pass < 2; ++pass) {
+    for (const int unit : {0, 1, 2, 1}) order.used(unit);
+    order.ended();
+    EXPECT_EQ(order.expected(9), std::vector<int>());
+  }
+  order.used(0);
+  EXPECT_EQ(order.expected(1), std::vector<int>{1});
+  for (const int unit : {1, 2, 1}) order.used(unit);
+  EXPECT_EQ(order.expected(9), std::vector<int>()) << "neither the first unit of the next pass nor another one";
+  order.used(0);  // this time a pass follows
+  EXPECT_EQ(order.expected(1), std::vector<int>{1});
+}
+
 TEST(Pager, RandomUsesReadAndWriteWhatResidentTensorsWould) {
   torch::manual_seed(1);
   std::mt19937 random(1);

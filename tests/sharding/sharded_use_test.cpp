@@ -87,6 +87,28 @@ TEST_F(TogetherShardedUse, EachRankHoldsItsShardAndAtMostTwoUnitsMore) {
   }
 }
 
+TEST_F(TogetherShardedUse, AStepGathersNoUnitThatItOutdatesOrThatIsStillThere) {
+  accelerate::Accelerator accelerator(
+      {.fsdp = accelerate::FsdpOptions{.transformer_layer_classes = {"Linear"}}, .timeout = std::chrono::seconds(60)});
+  using torch::nn::Linear;
+  // Four units of one size: the first is not needed in backward passes, and two of them are held at once.
+  torch::nn::Sequential net(torch::nn::Embedding(9, 8), Linear(8, 8), Linear(8, 8), Linear(8, 8));
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  const auto* sharded = model.core()->sharded();
+  if (sharded == nullptr) {
+    EXPECT_EQ(world(), 1);
+    return;
+  }
+  for (int step = 0; step < 4; ++step) {
+    const int64_t before = sharded->gatherer().gathers();
+    accelerator.backward(model(torch::arange(4)).pow(2).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    if (step > 0) EXPECT_EQ(sharded->gatherer().gathers() - before, 4 + 1) << "step " << step;
+  }
+}
+
 TEST_F(TogetherShardedUse, WeightsAndGradientsCanBeReadAndChangedAsIfTheyWereWhole) {
   Pair run;
   const auto weight = run.net->blocks[1]->as<AttentionBlock>()->down->weight;

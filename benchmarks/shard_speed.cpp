@@ -1,0 +1,215 @@
+// A training step of a sharded or replicated model on the ranks of one group. Reads commands from standard input and answers each
+// with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "figures STEPS" with what this rank
+// holds and sends. shard_speed (Python) asks this program and the peer's, interleaved.
+#include <accelerate/accelerate.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <ctime>
+#include <fstream>
+#include <iostream>
+
+#include "sharding/sharded_model.h"
+#include "support/written_bytes.h"
+
+namespace {
+
+struct Wishes {
+  bool sharded = true;
+  std::string model = "gpt";
+  int64_t layers = 12, width = 384, rows = 2, length = 128;
+};
+
+constexpr int64_t kHeads = 6, kVocabulary = 1000, kClasses = 10;
+
+struct GptBlockImpl : torch::nn::Module {
+  explicit GptBlockImpl(int64_t width) {
+    norm1 = register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    norm2 = register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})));
+    qkv = register_module("qkv", torch::nn::Linear(width, 3 * width));
+    out = register_module("out", torch::nn::Linear(width, width));
+    up = register_module("up", torch::nn::Linear(width, 4 * width));
+    down = register_module("down", torch::nn::Linear(4 * width, width));
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    const auto rows = x.size(0), length = x.size(1), width = x.size(2);
+    const auto parts = qkv(norm1(x)).view({rows, length, 3, kHeads, width / kHeads}).permute({2, 0, 3, 1, 4});
+    const auto attended = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+    x = x + out(attended.transpose(1, 2).reshape({rows, length, width}));
+    return x + down(torch::gelu(up(norm2(x))));
+  }
+  torch::nn::LayerNorm norm1{nullptr}, norm2{nullptr};
+  torch::nn::Linear qkv{nullptr}, out{nullptr}, up{nullptr}, down{nullptr};
+};
+TORCH_MODULE(GptBlock);
+
+struct GptImpl : torch::nn::Module {
+  explicit GptImpl(const Wishes& wishes) {
+    tokens = register_module("tokens", torch::nn::Embedding(kVocabulary, wishes.width));
+    places = register_module("places", torch::nn::Embedding(wishes.length, wishes.width));
+    blocks = register_module("blocks", torch::nn::Sequential());
+    for (int64_t i = 0; i < wishes.layers; ++i) blocks->push_back(GptBlock(wishes.width));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({wishes.width})));
+    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(wishes.width, kVocabulary).bias(false)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return head(norm(blocks->forward(tokens(x) + places(torch::arange(x.size(1), torch::kLong)))));
+  }
+  torch::nn::Embedding tokens{nullptr}, places{nullptr};
+  torch::nn::Sequential blocks{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Gpt);
+
+/// Layers of very uneven sizes, each a unit.
+const std::vector<int64_t> kUneven = {64, 4096, 32, 2048, 2048, 16, 3000, 1500, kClasses};
+
+struct UnevenMlpImpl : torch::nn::Module {
+  UnevenMlpImpl() {
+    layers = register_module("layers", torch::nn::Sequential());
+    for (size_t i = 0; i + 1 < kUneven.size(); ++i) {
+      if (i > 0) layers->push_back(torch::nn::ReLU());
+      layers->push_back(torch::nn::Linear(kUneven[i], kUneven[i + 1]));
+    }
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers{nullptr};
+};
+TORCH_MODULE(UnevenMlp);
+
+using Clock = std::chrono::steady_clock;
+
+/// Anonymous memory of this process, in bytes, without what its heap keeps although it was freed.
+int64_t anonymous_bytes() {
+  malloc_trim(0);
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("RssAnon:")) return std::stoll(line.substr(8)) * 1024;
+  }
+  return 0;
+}
+
+/// What all threads of this process have computed so far.
+double busy_microseconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) / 1e3;
+}
+
+struct Batch {
+  torch::Tensor inputs, targets;
+};
+
+template <class Net>
+class Training {
+ public:
+  Training(accelerate::Accelerator& accelerator, Net net, Batch batch, int64_t before)
+      : accelerator_(accelerator),
+        adamw_(net->parameters(), torch::optim::AdamWOptions(1e-4)),
+        batch_(std::move(batch)),
+        prepared_(accelerator.prepare(net, adamw_)),
+        before_(before),
+        after_(anonymous_bytes()) {}
+
+  void answer(std::istream& commands) {
+    std::string command;
+    for (int64_t steps = 0; commands >> command >> steps;) {
+      if (command == "run") {
+        const auto [wall, busy] = run(steps);
+        std::cout << wall << ' ' << busy << std::endl;
+      } else {
+        tell_figures(steps);
+      }
+    }
+  }
+
+ private:
+  struct Taken {
+    double wall, busy;  // microseconds a step
+  };
+
+  Taken run(int64_t steps) {
+    accelerator_.wait_for_everyone();
+    const auto start = Clock::now();
+    const double busy = busy_microseconds();
+    for (int64_t i = 0; i < steps; ++i) step();
+    const double wall = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+    return {wall / static_cast<double>(steps), (busy_microseconds() - busy) / static_cast<double>(steps)};
+  }
+
+  void step() {
+    auto& [model, optimizer] = prepared_;
+    optimizer.zero_grad();
+    const auto output = model(batch_.inputs);
+    accelerator_.backward(torch::cross_entropy_loss(output.reshape({-1, output.size(-1)}), batch_.targets));
+    optimizer.step();
+  }
+
+  void tell_figures(int64_t steps) {
+    run(2);  // gradients and optimizer state are there from now on
+    auto& [model, optimizer] = prepared_;
+    const auto* sharded = model.core()->sharded();
+    const int64_t gathers = sharded ? sharded->gatherer().gathers() : 0;
+    const int64_t written = accelerate::testing::written_bytes();
+    run(steps);
+    const auto per_step = [steps](int64_t now, int64_t then) {
+      return static_cast<double>(now - then) / static_cast<double>(steps);
+    };
+    const double sent = per_step(accelerate::testing::written_bytes(), written);
+    optimizer.zero_grad();
+    std::cout << "parameters " << model.total_parameter_bytes() << " held " << model.local_parameter_bytes() << " before "
+              << before_ << " prepared " << after_ << " between " << anonymous_bytes() << " sent " << sent;
+    if (sharded) {
+      int64_t largest = 0;
+      for (const auto& unit : sharded->units()) largest = std::max(largest, unit->full_bytes());
+      std::cout << " units " << sharded->units().size() << " largest " << largest << " peak " << sharded->gatherer().peak_bytes()
+                << " gathers " << per_step(sharded->gatherer().gathers(), gathers);
+    }
+    std::cout << std::endl;
+  }
+
+  accelerate::Accelerator& accelerator_;
+  torch::optim::AdamW adamw_;
+  Batch batch_;
+  std::tuple<accelerate::Model<typename Net::Impl>, accelerate::AcceleratedOptimizer> prepared_;
+  int64_t before_, after_;
+};
+
+void serve(const Wishes& wishes) {
+  accelerate::AcceleratorOptions options{.cpu = true};
+  if (wishes.sharded) {
+    options.fsdp = accelerate::FsdpOptions{};
+    options.fsdp->transformer_layer_classes = {wishes.model == "gpt" ? "GptBlock" : "Linear"};
+  }
+  accelerate::Accelerator accelerator(options);
+  accelerate::set_seed(0);
+  const int64_t before = anonymous_bytes();
+  if (wishes.model == "gpt") {
+    const auto text = torch::randint(0, kVocabulary, {wishes.rows, wishes.length + 1}, torch::kLong);
+    const Batch batch = {text.narrow(1, 0, wishes.length).contiguous(), text.narrow(1, 1, wishes.length).reshape({-1})};
+    Training<Gpt>(accelerator, Gpt(wishes), batch, before).answer(std::cin);
+  } else if (wishes.model == "uneven") {
+    const Batch batch = {torch::randn({wishes.rows, kUneven.front()}), torch::randint(0, kClasses, {wishes.rows}, torch::kLong)};
+    Training<UnevenMlp>(accelerator, UnevenMlp(), batch, before).answer(std::cin);
+  } else {
+    throw accelerate::UsageError("The model '" + wishes.model + "' is none of gpt, uneven.");
+  }
+}
+
+}  // namespace
+
+int main(int count, char** argv) {
+  if (count != 7) return std::fprintf(stderr, "usage: shard_speed sharded|ddp gpt|uneven LAYERS WIDTH ROWS LENGTH\n"), 1;
+  try {
+    serve({.sharded = std::string(argv[1]) == "sharded",
+           .model = argv[2],
+           .layers = std::stoll(argv[3]),
+           .width = std::stoll(argv[4]),
+           .rows = std::stoll(argv[5]),
+           .length = std::stoll(argv[6])});
+  } catch (const std::exception& error) {
+    return std::fprintf(stderr, "error: %s\n", error.what()), 1;
+  }
+}

@@ -1,0 +1,129 @@
+"""The same steps with PyTorch itself: fully_shard, or DistributedDataParallel, over gloo. Speaks the protocol of shard_speed.cpp."""
+
+import ctypes
+import gc
+import os
+import re
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+HEADS, VOCABULARY, CLASSES = 6, 1000, 10
+UNEVEN = (64, 4096, 32, 2048, 2048, 16, 3000, 1500, CLASSES)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(rows, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(rows, length, width))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, width, length):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*[Block(width) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, x):
+        return self.head(self.norm(self.blocks(self.tokens(x) + self.places(torch.arange(x.shape[1])))))
+
+
+def uneven_mlp():
+    layers = []
+    for inputs, outputs in zip(UNEVEN, UNEVEN[1:]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def anonymous_bytes():
+    """Without what the heap keeps although it was freed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/status") as status:
+        return int(re.search(r"RssAnon:\s+(\d+) kB", status.read())[1]) * 1024
+
+
+def written_bytes():
+    with open("/proc/self/io") as counts:
+        return int(re.search(r"wchar: (\d+)", counts.read())[1])
+
+
+class Training:
+    def __init__(self, mode, model, layers, width, rows, length):
+        self.before = anonymous_bytes()
+        torch.manual_seed(0)
+        if model == "gpt":
+            net = Gpt(layers, width, length)
+            units = list(net.blocks)
+            text = torch.randint(0, VOCABULARY, (rows, length + 1))
+            self.inputs, self.targets = text[:, :-1].contiguous(), text[:, 1:].reshape(-1)
+        else:
+            net = uneven_mlp()
+            units = [each for each in net if isinstance(each, nn.Linear)]
+            self.inputs, self.targets = torch.randn(rows, UNEVEN[0]), torch.randint(0, CLASSES, (rows,))
+        self.parameters = sum(each.nbytes for each in net.parameters())
+        if mode.startswith("sharded"):
+            mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+            for unit in units:
+                fully_shard(unit, mesh=mesh)
+            fully_shard(net, mesh=mesh)
+            self.model = net
+            self.held = sum(each.to_local().nbytes for each in net.parameters())
+        else:
+            self.model, self.held = DistributedDataParallel(net), self.parameters
+        # The kernel that steps many parameters at once, as ours does, or what PyTorch does unasked.
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True if mode.endswith("_fused") else None)
+        self.prepared = anonymous_bytes()
+
+    def step(self):
+        self.optimizer.zero_grad()
+        output = self.model(self.inputs)
+        F.cross_entropy(output.reshape(-1, output.shape[-1]), self.targets).backward()
+        self.optimizer.step()
+
+    def run(self, steps):
+        dist.barrier()
+        start, busy = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            self.step()
+        return (time.perf_counter() - start) * 1e6 / steps, (time.process_time() - busy) * 1e6 / steps
+
+    def figures(self, steps):
+        self.run(2)
+        written = written_bytes()
+        self.run(steps)
+        sent = (written_bytes() - written) / steps
+        self.optimizer.zero_grad()
+        return (f"parameters {self.parameters} held {self.held} before {self.before} prepared {self.prepared} "
+                f"between {anonymous_bytes()} sent {sent}")
+
+
+def main():
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    mode, model, *sizes = sys.argv[1:]
+    training = Training(mode, model, *map(int, sizes))
+    for line in sys.stdin:
+        command, steps = line.split()
+        print(*(training.run(int(steps)) if command == "run" else training.figures(int(steps)).split()), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # torch 2.13 aborts now and then while its interpreter ends
+
+
+main()

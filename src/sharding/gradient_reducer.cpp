@@ -70,10 +70,21 @@ void GradientReducer::install_hooks() {
 }
 
 void GradientReducer::open_pass() {
-  if (std::exchange(open_, true) || guided_) return;
+  if (std::exchange(open_, true)) return;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    if (pending_[unit].flat.defined()) expect_all(unit);
+  }
+  if (guided_) return;
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto alive = weak.lock()) alive->finish_backward();
   });
+}
+
+void GradientReducer::expect_all(size_t number) {
+  const auto& weights = units_[number]->weights;
+  pending_[number].arrived.assign(weights.size(), false);
+  pending_[number].missing = static_cast<size_t>(std::count_if(
+      weights.begin(), weights.end(), [](const ShardedWeight& weight) { return weight.parameter.requires_grad(); }));
 }
 
 void GradientReducer::begin(size_t number, bool accumulates) {
@@ -87,8 +98,7 @@ void GradientReducer::begin(size_t number, bool accumulates) {
   pending.used.assign(unit.weights.size(), false);
   pending.shown.assign(unit.weights.size(), false);
   pending.averaged = !accumulates;
-  pending.missing = static_cast<size_t>(std::count_if(
-      unit.weights.begin(), unit.weights.end(), [](const ShardedWeight& weight) { return weight.parameter.requires_grad(); }));
+  expect_all(number);
   for (const auto& gap : unit.layout.gaps()) pending.flat.narrow(0, gap.offset, gap.length).zero_();
 }
 
@@ -119,8 +129,8 @@ void GradientReducer::add(size_t number, size_t weight, const at::Tensor& parame
   } else {
     sum.copy_(gradient).mul_(share);
   }
-  if (!pending.used[weight]) --pending.missing;
-  pending.used[weight] = true;
+  if (!pending.arrived[weight] && pending.missing > 0) --pending.missing;
+  pending.used[weight] = pending.arrived[weight] = true;
   // Where ranks use different parameters a unit is complete on some of them only, and must look the same to all.
   if (pending.missing > 0 || asks_ == Asks::always) return;
   if (pass_syncs_) {
@@ -287,7 +297,6 @@ void GradientReducer::take_gradient_changes() {
       const auto& gradient = units_[unit]->weights[i].parameter.grad();
       if (!gradient.defined()) {
         pending.shown[i] = pending.used[i] = false;
-        ++pending.missing;
       } else if (at::Tensor sum = units_[unit]->view_in(pending.flat, i); !gradient.is_alias_of(sum)) {
         sum.copy_(gradient);
       }
@@ -329,7 +338,6 @@ void GradientReducer::set_local_gradient(const std::string& name, const at::Tens
       if (units_[unit]->weights[i].name != name) continue;
       if (!pending_[unit].flat.defined()) begin(unit, /*accumulates=*/true);
       units_[unit]->view_in(pending_[unit].flat, i).copy_(gradient);
-      if (!pending_[unit].used[i]) --pending_[unit].missing;
       pending_[unit].used[i] = true;
     }
   }

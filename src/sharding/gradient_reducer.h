@@ -89,7 +89,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     std::vector<bool> used = {};   // the weights that have one
     std::vector<bool> shown = {};  // by their parameters
     bool averaged = false;         // divided by the number of ranks already
-    size_t missing = 0;            // trained weights that have none
+    // Of the pass that is under way.
+    std::vector<bool> arrived = {};
+    size_t missing = 0;
   };
   struct Reduction {
     size_t unit;
@@ -101,6 +103,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void add(size_t unit, size_t weight, const at::Tensor& parameter);
   void open_pass();
   void begin(size_t unit, bool accumulates);
+  /// A pass begins in which all trained weights of the unit are expected to get gradients.
+  void expect_all(size_t unit);
   void show_local_gradients();
   void hide_gradients();
   void drop(size_t unit);

@@ -105,7 +105,9 @@ TEST_F(TogetherShardedUse, AStepGathersNoUnitThatItOutdatesOrThatIsStillThere) {
     accelerator.backward(model(torch::arange(4)).pow(2).sum());
     optimizer.step();
     optimizer.zero_grad();
-    if (step > 0) EXPECT_EQ(sharded->gatherer().gathers() - before, 4 + 1) << "step " << step;
+    if (step > 0) {
+      EXPECT_EQ(sharded->gatherer().gathers() - before, 4 + 1) << "step " << step;
+    }
   }
 }
 
@@ -260,7 +262,9 @@ TEST_F(TogetherShardedUse, RanksMayUseDifferentParametersOfAUnitWhenUnusedOnesAr
   };
   const auto expected = weights_of(std::nullopt);
   for (const auto& [name, tensor] : weights_of(FsdpOptions{.transformer_layer_classes = {"ExpertsImpl"}}))
-    if (rank() == 0) EXPECT_TRUE(torch::allclose(tensor, expected.at(name), 1e-5, 1e-6)) << name;
+    if (rank() == 0) {
+      EXPECT_TRUE(torch::allclose(tensor, expected.at(name), 1e-5, 1e-6)) << name;
+    }
 }
 
 TEST_F(TogetherShardedUse, AParameterThatNoRankUsedIsLeftAlone) {

@@ -237,6 +237,36 @@ TEST_F(TogetherShardedState, AnAsynchronousSaveHasTheShardsOfItsCall) {
   expect_same_run(same, loaded, "asynchronous");
 }
 
+TEST_F(TogetherShardedState, WeightsThatChangeRightAfterAnAsynchronousSaveAreSavedAsTheyWere) {
+  CommonFolder folder(accelerator());
+  const auto make = [] {
+    return Accelerator({.fsdp = sharded_on(world(), StateDictType::sharded, FsdpOptions{}), .timeout = std::chrono::seconds(60)});
+  };
+  {
+    auto run = make();
+    torch::nn::Linear net(1024, 4096);  // 16 MB: changed sooner than written
+    torch::optim::SGD sgd(net->parameters(), 1.0);
+    auto [model, optimizer] = run.prepare(net, sgd);
+    {
+      torch::NoGradGuard no_grad;
+      net->weight.fill_(1);
+    }
+    run.save_state(folder / "state", {.async = true});
+    {
+      torch::NoGradGuard no_grad;
+      net->weight.fill_(2);
+    }
+    run.end_training();
+  }
+  auto run = make();
+  torch::nn::Linear net(1024, 4096);
+  torch::optim::SGD sgd(net->parameters(), 1.0);
+  auto [model, optimizer] = run.prepare(net, sgd);
+  run.load_state(folder / "state");
+  torch::NoGradGuard no_grad;
+  EXPECT_TRUE((net->weight == 1).all().item<bool>());
+}
+
 TEST_F(TogetherShardedState, OfSeveralCopiesTheFirstOneIsSaved) {
   if (world() != 4) return;
   CommonFolder folder(accelerator());

@@ -11,7 +11,7 @@
 
 /// Writes distributed checkpoints that torch.distributed.checkpoint loads: a file for each rank, then `.metadata`.
 ///
-/// The places of chunks are known before a byte is written, from names, dtypes and sizes alone. So the ranks exchange
+/// The places of chunks are known before a byte is written, from names, dtypes and sizes alone. So the ranks gather
 /// `write_distributed_metadata(plan_distributed_file(...))` first, one of them writes `.metadata` from
 /// `joined_metadata` of all, and the files are written in any order, also later and in the background.
 namespace accelerate::detail {

@@ -48,8 +48,13 @@ void read_optimizer(LoadedRun& loaded, const RunParts& parts, const FolderFiles&
   const auto& optimizer = parts.optimizers[number];
   StateDict state =
       is_part ? read_distributed_optimizer(parts, optimizer, files.folder() / folder) : read_state(files, optimizer_name(number));
-  loaded.optimizers.push_back(numbered_state(std::move(state), group_names(parts, optimizer)));
-  loaded.optimizer_sources.push_back({is_part ? folder : optimizer_name(number), is_part});
+  const std::string source = is_part ? folder : optimizer_name(number);
+  try {
+    loaded.optimizers.push_back(numbered_state(std::move(state), group_names(parts, optimizer)));
+  } catch (const std::exception& error) {  // the state's owner does not know the file
+    throw CheckpointError(fmt::format("{} does not fit this run: {}", loaded.file(source), error.what()));
+  }
+  loaded.optimizer_sources.push_back({source, is_part});
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {

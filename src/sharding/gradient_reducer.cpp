@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "residency/host_memory.h"
 #include "sharding/own_operators.h"
 
 namespace accelerate::detail {
@@ -50,12 +49,7 @@ GradientReducer::GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units
       where_(where),
       pending_(units_.size()),
       asks_(options.find_unused_parameters ? Asks::always : Asks::first) {
-  const c10::Device device = units_.empty() ? c10::Device(c10::kCPU) : units_.front()->device;
-  const auto allocate = [device](uint64_t bytes, at::Tensor scrap) {
-    if (device.is_cpu()) return host_slot(bytes, std::move(scrap));
-    return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
-  };
-  slots_.emplace(allocate, UINT64_MAX);
+  slots_.emplace(slots_on(units_.empty() ? c10::Device(c10::kCPU) : units_.front()->device), UINT64_MAX);
 }
 
 void GradientReducer::install_hooks() {

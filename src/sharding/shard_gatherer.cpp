@@ -1,6 +1,5 @@
 #include "sharding/shard_gatherer.h"
 
-#include <ATen/ops/empty.h>
 #include <accelerate/core/error.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -8,7 +7,6 @@
 #include <numeric>
 #include <utility>
 
-#include "residency/host_memory.h"
 #include "residency/interception.h"
 #include "residency/managed_storage.h"
 #include "sharding/own_operators.h"
@@ -35,12 +33,7 @@ Slots& ShardGatherer::slots() {
   std::sort(sizes.rbegin(), sizes.rend());
   // The unit in use, and those ahead.
   if (options_.reshard_after_forward) sizes.resize(std::min(sizes.size(), options_.ahead + 1));
-  const c10::Device device = units_.front().unit->device;
-  const auto allocate = [device](uint64_t bytes, at::Tensor scrap) {
-    if (device.is_cpu()) return host_slot(bytes, std::move(scrap));
-    return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
-  };
-  return slots_.emplace(allocate, std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
+  return slots_.emplace(slots_on(units_.front().unit->device), std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}));
 }
 
 void ShardGatherer::add_unit(std::shared_ptr<ShardedUnit> unit) {

@@ -16,6 +16,7 @@
 #include <algorithm>
 
 #include "core/source_line.h"
+#include "residency/host_memory.h"
 #include "residency/init_log.h"
 #include "residency/managed_storage.h"
 #include "sharding/own_operators.h"
@@ -57,6 +58,13 @@ GatherOptions gather_options(const FsdpOptions& options) {
 }
 
 }  // namespace
+
+Slots::Allocate slots_on(c10::Device device) {
+  return [device](uint64_t bytes, at::Tensor scrap) {
+    if (device.is_cpu()) return host_slot(bytes, std::move(scrap));
+    return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
+  };
+}
 
 at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset()); }
 
@@ -121,9 +129,8 @@ void ShardedModel::shard_unit(const UnitPlan& plan, bool broadcasts) {
   std::vector<int64_t> sizes;
   for (const auto& weight : plan.weights) sizes.push_back(weight.parameter.numel());
   const auto device = world_.device().is_cpu() ? c10::Device(c10::kCPU) : world_.device();
-  auto unit = std::make_shared<ShardedUnit>(ShardedUnit{.name = plan.name,
-                                                        .number = static_cast<int>(units_.size()),
-                                                        .layout = FlatLayout(std::move(sizes), shard_.num_processes())});
+  auto unit = std::make_shared<ShardedUnit>(
+      ShardedUnit{.name = plan.name, .layout = FlatLayout(std::move(sizes), shard_.num_processes())});
   const auto values = values_of(plan);
   const auto dtype = values.front().scalar_type();
   unit->dtype = options_.mixed_precision && options_.mixed_precision->param_dtype && c10::isFloatingType(dtype)

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "residency/slots.h"
 #include "sharding/flat_layout.h"
 #include "sharding/unit_plan.h"
 
@@ -24,7 +25,6 @@ struct ShardedWeight {
 /// Weights that are gathered and resharded together, and this rank's shard of them.
 struct ShardedUnit {
   std::string name;
-  int number = 0;
   FlatLayout layout;
   /// On the device of the run, or in host memory where it is offloaded; in the dtype that the parameters had.
   at::Tensor shard = {};
@@ -46,6 +46,9 @@ struct ShardedUnit {
     return flat.as_strided(parameter.sizes(), parameter.strides(), layout.offset(weight));
   }
 };
+
+/// How memory for whole units is had on a device.
+Slots::Allocate slots_on(c10::Device device);
 
 /// The elements of a dense tensor in the order of its memory.
 at::Tensor in_memory_order(const at::Tensor& tensor);

@@ -1,6 +1,7 @@
 // A training step of a sharded or replicated model on the ranks of one group. Reads commands from standard input and answers each
-// with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "figures STEPS" with what this rank
-// holds and sends. shard_speed (Python) asks this program and the peer's, interleaved.
+// with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "forward STEPS" with microseconds a
+// forward pass and what the link to the GPU carries, "figures STEPS" with what this rank holds and sends. shard_speed (Python)
+// asks this program and the peer's, interleaved.
 #include <accelerate/accelerate.h>
 #include <malloc.h>
 #include <torch/torch.h>
@@ -16,12 +17,16 @@
 namespace {
 
 struct Wishes {
-  bool sharded = true;
+  /// sharded, offload (sharded, with shards and optimizer state in host memory), ddp, or plain: fsdp is asked for nowhere.
+  std::string mode = "sharded";
   std::string model = "gpt";
-  int64_t layers = 12, width = 384, rows = 2, length = 128;
+  int64_t layers = 12, width = 384, rows = 2, length = 128, vocabulary = 1000;
+  bool on_gpu = false;
+  /// Of the GPU's memory; the rest is taken by a tensor. 0: all of it.
+  int64_t budget_mb = 0;
 };
 
-constexpr int64_t kHeads = 6, kVocabulary = 1000, kClasses = 10;
+constexpr int64_t kHeads = 6, kClasses = 10;
 
 struct GptBlockImpl : torch::nn::Module {
   explicit GptBlockImpl(int64_t width) {
@@ -46,15 +51,15 @@ TORCH_MODULE(GptBlock);
 
 struct GptImpl : torch::nn::Module {
   explicit GptImpl(const Wishes& wishes) {
-    tokens = register_module("tokens", torch::nn::Embedding(kVocabulary, wishes.width));
+    tokens = register_module("tokens", torch::nn::Embedding(wishes.vocabulary, wishes.width));
     places = register_module("places", torch::nn::Embedding(wishes.length, wishes.width));
     blocks = register_module("blocks", torch::nn::Sequential());
     for (int64_t i = 0; i < wishes.layers; ++i) blocks->push_back(GptBlock(wishes.width));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({wishes.width})));
-    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(wishes.width, kVocabulary).bias(false)));
+    head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(wishes.width, wishes.vocabulary).bias(false)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
-    return head(norm(blocks->forward(tokens(x) + places(torch::arange(x.size(1), torch::kLong)))));
+    return head(norm(blocks->forward(tokens(x) + places(torch::arange(x.size(1), x.options())))));
   }
   torch::nn::Embedding tokens{nullptr}, places{nullptr};
   torch::nn::Sequential blocks{nullptr};
@@ -117,8 +122,12 @@ class Training {
     std::string command;
     for (int64_t steps = 0; commands >> command >> steps;) {
       if (command == "run") {
-        const auto [wall, busy] = run(steps);
+        const auto [wall, busy] = run(steps, [this] { step(); });
         std::cout << wall << ' ' << busy << std::endl;
+      } else if (command == "forward") {
+        const torch::NoGradGuard no_grad;
+        const auto taken = run(steps, [this] { std::get<0>(prepared_)(batch_.inputs); });
+        std::cout << taken.wall << ' ' << link_bytes_per_microsecond() << std::endl;
       } else {
         tell_figures(steps);
       }
@@ -130,11 +139,18 @@ class Training {
     double wall, busy;  // microseconds a step
   };
 
-  Taken run(int64_t steps) {
+  void synchronize() const {
+    if (!accelerator_.device().is_cpu()) at::accelerator::synchronizeDevice(0);
+  }
+
+  template <class Work>
+  Taken run(int64_t steps, Work&& work) {
+    synchronize();
     accelerator_.wait_for_everyone();
     const auto start = Clock::now();
     const double busy = busy_microseconds();
-    for (int64_t i = 0; i < steps; ++i) step();
+    for (int64_t i = 0; i < steps; ++i) work();
+    synchronize();
     const double wall = std::chrono::duration<double, std::micro>(Clock::now() - start).count();
     return {wall / static_cast<double>(steps), (busy_microseconds() - busy) / static_cast<double>(steps)};
   }
@@ -142,18 +158,36 @@ class Training {
   void step() {
     auto& [model, optimizer] = prepared_;
     optimizer.zero_grad();
-    const auto output = model(batch_.inputs);
-    accelerator_.backward(torch::cross_entropy_loss(output.reshape({-1, output.size(-1)}), batch_.targets));
+    // The logits in float32 are not kept for the backward pass.
+    const auto loss = [&] {
+      const auto output = model(batch_.inputs);
+      return torch::cross_entropy_loss(output.reshape({-1, output.size(-1)}).to(torch::kFloat), batch_.targets);
+    }();
+    accelerator_.backward(loss);
     optimizer.step();
   }
 
+  /// Of plain copies from page-locked memory.
+  double link_bytes_per_microsecond() const {
+    if (accelerator_.device().is_cpu()) return 0;
+    const int64_t bytes = int64_t{256} << 20;
+    const auto host = torch::empty({bytes}, torch::TensorOptions().dtype(torch::kByte).pinned_memory(true));
+    auto device = torch::empty({bytes}, torch::TensorOptions(accelerator_.device()).dtype(torch::kByte));
+    device.copy_(host, true);
+    synchronize();
+    const auto start = Clock::now();
+    for (int i = 0; i < 8; ++i) device.copy_(host, true);
+    synchronize();
+    return 8.0 * static_cast<double>(bytes) / std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+  }
+
   void tell_figures(int64_t steps) {
-    run(2);  // gradients and optimizer state are there from now on
+    run(2, [this] { step(); });  // gradients and optimizer state are there from now on
     auto& [model, optimizer] = prepared_;
     const auto* sharded = model.core()->sharded();
     const int64_t gathers = sharded ? sharded->gatherer().gathers() : 0;
     const int64_t written = accelerate::testing::written_bytes();
-    run(steps);
+    run(steps, [this] { step(); });
     const auto per_step = [steps](int64_t now, int64_t then) {
       return static_cast<double>(now - then) / static_cast<double>(steps);
     };
@@ -167,6 +201,10 @@ class Training {
       std::cout << " units " << sharded->units().size() << " largest " << largest << " peak " << sharded->gatherer().peak_bytes()
                 << " gathers " << per_step(sharded->gatherer().gathers(), gathers);
     }
+    if (!accelerator_.device().is_cpu()) {
+      const auto memory = at::accelerator::getDeviceStats(0);
+      std::cout << " allocated " << memory.allocated_bytes[0].peak << " reserved " << memory.reserved_bytes[0].peak;
+    }
     std::cout << std::endl;
   }
 
@@ -177,21 +215,41 @@ class Training {
   int64_t before_, after_;
 };
 
+/// Leaves so much of the GPU's memory, as if it were smaller.
+torch::Tensor ballast(const Wishes& wishes, at::Device device) {
+  if (wishes.budget_mb == 0) return {};
+  const auto [free, total] = at::accelerator::getMemoryInfo(device.index());
+  return torch::empty({static_cast<int64_t>(free) - (wishes.budget_mb << 20)}, torch::TensorOptions(device).dtype(torch::kByte));
+}
+
 void serve(const Wishes& wishes) {
-  accelerate::AcceleratorOptions options{.cpu = true};
-  if (wishes.sharded) {
-    options.fsdp = accelerate::FsdpOptions{};
+  accelerate::AcceleratorOptions options{.cpu = !wishes.on_gpu};
+  const bool is_sharded = wishes.mode == "sharded" || wishes.mode == "offload";
+  if (is_sharded) {
+    options.fsdp = accelerate::FsdpOptions{.cpu_offload = wishes.mode == "offload"};
     options.fsdp->transformer_layer_classes = {wishes.model == "gpt" ? "GptBlock" : "Linear"};
+    // As the peer's policy has it.
+    if (wishes.on_gpu) options.fsdp->mixed_precision = {torch::kBFloat16, torch::kFloat};
+  } else if (wishes.on_gpu) {
+    options.mixed_precision = accelerate::Precision::bf16;
   }
   accelerate::Accelerator accelerator(options);
+  const auto kept = ballast(wishes, accelerator.device());
   accelerate::set_seed(0);
   const int64_t before = anonymous_bytes();
+  const auto on_device = [&](const torch::Tensor& tensor) { return tensor.contiguous().to(accelerator.device()); };
   if (wishes.model == "gpt") {
-    const auto text = torch::randint(0, kVocabulary, {wishes.rows, wishes.length + 1}, torch::kLong);
-    const Batch batch = {text.narrow(1, 0, wishes.length).contiguous(), text.narrow(1, 1, wishes.length).reshape({-1})};
-    Training<Gpt>(accelerator, Gpt(wishes), batch, before).answer(std::cin);
+    const auto text = torch::randint(0, wishes.vocabulary, {wishes.rows, wishes.length + 1}, torch::kLong);
+    const Batch batch = {on_device(text.narrow(1, 0, wishes.length)), on_device(text.narrow(1, 1, wishes.length).reshape({-1}))};
+    // Under a budget a model is made without weights, and prepare makes them unit by unit.
+    std::optional<accelerate::InitEmptyWeights> empty;
+    if (wishes.budget_mb > 0 && is_sharded) empty.emplace();
+    Gpt net(wishes);
+    empty.reset();
+    Training<Gpt>(accelerator, net, batch, before).answer(std::cin);
   } else if (wishes.model == "uneven") {
-    const Batch batch = {torch::randn({wishes.rows, kUneven.front()}), torch::randint(0, kClasses, {wishes.rows}, torch::kLong)};
+    const Batch batch = {on_device(torch::randn({wishes.rows, kUneven.front()})),
+                         on_device(torch::randint(0, kClasses, {wishes.rows}, torch::kLong))};
     Training<UnevenMlp>(accelerator, UnevenMlp(), batch, before).answer(std::cin);
   } else {
     throw accelerate::UsageError("The model '" + wishes.model + "' is none of gpt, uneven.");
@@ -201,14 +259,22 @@ void serve(const Wishes& wishes) {
 }  // namespace
 
 int main(int count, char** argv) {
-  if (count != 7) return std::fprintf(stderr, "usage: shard_speed sharded|ddp gpt|uneven LAYERS WIDTH ROWS LENGTH\n"), 1;
+  if (count != 10) {
+    return std::fprintf(stderr,
+                        "usage: shard_speed sharded|offload|ddp|plain gpt|uneven LAYERS WIDTH ROWS LENGTH VOCABULARY cpu|cuda "
+                        "BUDGET_MB\n"),
+           1;
+  }
   try {
-    serve({.sharded = std::string(argv[1]) == "sharded",
+    serve({.mode = argv[1],
            .model = argv[2],
            .layers = std::stoll(argv[3]),
            .width = std::stoll(argv[4]),
            .rows = std::stoll(argv[5]),
-           .length = std::stoll(argv[6])});
+           .length = std::stoll(argv[6]),
+           .vocabulary = std::stoll(argv[7]),
+           .on_gpu = std::string(argv[8]) == "cuda",
+           .budget_mb = std::stoll(argv[9])});
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "error: %s\n", error.what()), 1;
   }

@@ -1,4 +1,4 @@
-"""The same steps with PyTorch itself: fully_shard, or DistributedDataParallel, over gloo. Speaks the protocol of shard_speed.cpp."""
+"""The same steps with PyTorch itself: fully_shard, DistributedDataParallel, or neither. Speaks the protocol of shard_speed.cpp."""
 
 import ctypes
 import gc
@@ -10,11 +10,11 @@ import time
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-HEADS, VOCABULARY, CLASSES = 6, 1000, 10
+HEADS, CLASSES = 6, 10
 UNEVEN = (64, 4096, 32, 2048, 2048, 16, 3000, 1500, CLASSES)
 
 
@@ -34,14 +34,14 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers, width, length):
+    def __init__(self, layers, width, length, vocabulary):
         super().__init__()
-        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.Sequential(*[Block(width) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, x):
-        return self.head(self.norm(self.blocks(self.tokens(x) + self.places(torch.arange(x.shape[1])))))
+        return self.head(self.norm(self.blocks(self.tokens(x) + self.places(torch.arange(x.shape[1], device=x.device)))))
 
 
 def uneven_mlp():
@@ -65,43 +65,66 @@ def written_bytes():
 
 
 class Training:
-    def __init__(self, mode, model, layers, width, rows, length):
+    def __init__(self, mode, model, layers, width, rows, length, vocabulary, device, budget_mb):
+        self.device, self.on_gpu = device, device == "cuda"
+        if budget_mb:
+            self.ballast = torch.empty(torch.cuda.mem_get_info()[0] - (budget_mb << 20), dtype=torch.uint8, device=device)
         self.before = anonymous_bytes()
         torch.manual_seed(0)
+        offloads = mode.startswith("offload")
         if model == "gpt":
-            net = Gpt(layers, width, length)
+            net = Gpt(layers, width, length, vocabulary)
             units = list(net.blocks)
-            text = torch.randint(0, VOCABULARY, (rows, length + 1))
-            self.inputs, self.targets = text[:, :-1].contiguous(), text[:, 1:].reshape(-1)
+            text = torch.randint(0, vocabulary, (rows, length + 1))
+            self.inputs, self.targets = text[:, :-1].contiguous().to(device), text[:, 1:].reshape(-1).to(device)
         else:
             net = uneven_mlp()
             units = [each for each in net if isinstance(each, nn.Linear)]
-            self.inputs, self.targets = torch.randn(rows, UNEVEN[0]), torch.randint(0, CLASSES, (rows,))
+            self.inputs, self.targets = torch.randn(rows, UNEVEN[0]).to(device), torch.randint(0, CLASSES, (rows,)).to(device)
+        if not offloads:
+            net.to(device)
         self.parameters = sum(each.nbytes for each in net.parameters())
-        if mode.startswith("sharded"):
-            mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+        self.autocast = False
+        if mode.startswith(("sharded", "offload")):
+            mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
+            how = {"mesh": mesh}
+            if self.on_gpu:
+                how["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            if offloads:
+                how["offload_policy"] = CPUOffloadPolicy()
             for unit in units:
-                fully_shard(unit, mesh=mesh)
-            fully_shard(net, mesh=mesh)
+                fully_shard(unit, **how)
+            fully_shard(net, **how)
             self.model = net
             self.held = sum(each.to_local().nbytes for each in net.parameters())
         else:
-            self.model, self.held = DistributedDataParallel(net), self.parameters
+            self.model, self.held, self.autocast = net, self.parameters, self.on_gpu
+            if mode.startswith("ddp"):
+                self.model = DistributedDataParallel(net)
         # The kernel that steps many parameters at once, as ours does, or what PyTorch does unasked.
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True if mode.endswith("_fused") else None)
         self.prepared = anonymous_bytes()
 
+    def synchronize(self):
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
     def step(self):
         self.optimizer.zero_grad()
-        output = self.model(self.inputs)
-        F.cross_entropy(output.reshape(-1, output.shape[-1]), self.targets).backward()
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.autocast):
+            output = self.model(self.inputs)
+        loss = F.cross_entropy(output.reshape(-1, output.shape[-1]).float(), self.targets)
+        del output
+        loss.backward()
         self.optimizer.step()
 
     def run(self, steps):
+        self.synchronize()
         dist.barrier()
         start, busy = time.perf_counter(), time.process_time()
         for _ in range(steps):
             self.step()
+        self.synchronize()
         return (time.perf_counter() - start) * 1e6 / steps, (time.process_time() - busy) * 1e6 / steps
 
     def figures(self, steps):
@@ -110,15 +133,21 @@ class Training:
         self.run(steps)
         sent = (written_bytes() - written) / steps
         self.optimizer.zero_grad()
-        return (f"parameters {self.parameters} held {self.held} before {self.before} prepared {self.prepared} "
-                f"between {anonymous_bytes()} sent {sent}")
+        found = (f"parameters {self.parameters} held {self.held} before {self.before} prepared {self.prepared} "
+                 f"between {anonymous_bytes()} sent {sent}")
+        if self.on_gpu:
+            found += f" allocated {torch.cuda.max_memory_allocated()} reserved {torch.cuda.max_memory_reserved()}"
+        return found
 
 
 def main():
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    mode, model, *sizes = sys.argv[1:]
-    training = Training(mode, model, *map(int, sizes))
+    mode, model, *sizes, device, budget_mb = sys.argv[1:]
+    if device == "cuda":
+        torch.cuda.set_device(0)
+    else:
+        torch.set_num_threads(1)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    training = Training(mode, model, *map(int, sizes), device, int(budget_mb))
     for line in sys.stdin:
         command, steps = line.split()
         print(*(training.run(int(steps)) if command == "run" else training.figures(int(steps)).split()), flush=True)

@@ -190,6 +190,12 @@ bool StepCapture::may_record(Kind& kind, const StepCall& call) {
       std::count_if(kinds_.begin(), kinds_.end(), [](const auto& other) { return other.second.graph != nullptr; });
   if (graphs >= options_.max_graphs)
     reason = "there are more than " + std::to_string(options_.max_graphs) + " kinds of steps (max_graphs)";
+  // Not once it has begun: what is there of earlier steps would be dropped with what a recording leaves.
+  try {
+    state_->check_recordable();
+  } catch (const NotRecordable& error) {
+    reason = error.what();
+  }
   if (reason.empty()) return true;
   kind.refused = true;
   tell(reason);

@@ -47,8 +47,10 @@ struct StepGraph::Before {
 void StepGraph::record(GraphDevice& device, const StepCall& call, const OperatorWatch& watch) {
   for (const auto* tensor : call.inputs.tensors) inputs_.push_back(tensor->defined() ? tensor->clone() : at::Tensor());
   const Before before{state_.gradients(), versions_of(state_.parameters()), versions_of(inputs_), state_.rates()};
+  state_.begin_captured();
   record_body(device, call, watch, before);
   check(before);
+  state_.check_recordable();
   for (const auto& gradient : before.gradients)
     gradients_before_.push_back(gradient.defined() && recording_.mattered(gradient) ? gradient : at::Tensor());
   gradients_after_ = state_.gradients();
@@ -104,6 +106,7 @@ void StepGraph::check_others(const Before& before) const {
 }
 
 void StepGraph::replay(const StepCall& call) {
+  state_.begin_captured();
   {
     const at::AutoDispatchBelowADInplaceOrView bytes_alone;
     for (size_t i = 0; i < inputs_.size(); ++i) {
@@ -124,6 +127,7 @@ void StepGraph::launch() {
   recording_.run_after();
   state_.set_gradients(gradients_after_);
   state_.set_syncs(syncs_after_);
+  state_.end_captured();
 }
 
 }  // namespace accelerate::detail

@@ -10,6 +10,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "sharding/sharded_model.h"
+
 namespace accelerate::detail {
 namespace {
 
@@ -42,7 +44,8 @@ StepState::StepState(RunParts parts) : parts_(std::move(parts)) {
     }
   };
   for (const auto& model : parts_.models) {
-    keep_parameters(model->parameters());
+    keep_parameters(model->stepped_parameters());
+    if (model->sharded()) sharded_.push_back(model);
     for (const auto& buffer : model->module().buffers()) buffers_.push_back(buffer);
     for (auto& module : model->module().modules()) modules_.push_back(std::move(module));
   }
@@ -51,6 +54,7 @@ StepState::StepState(RunParts parts) : parts_(std::move(parts)) {
 
 void StepState::update() {
   for (const auto& optimizer : parts_.optimizers) optimizer.param_groups();
+  for (const auto& model : sharded_) model->sharded()->take_gradient_changes();
   // One that was frozen as a whole synchronises from when it is trained.
   for (const auto& model : parts_.models) {
     const auto& parallel = model->data_parallel();
@@ -67,6 +71,9 @@ std::string StepState::kind_of(const StepCall& call, c10::DeviceType device, int
   for (int i = 0; i < counts; ++i) append_bytes(kind, gradients.would_sync(i));
   for (const auto& parameter : parameters_)
     kind += static_cast<char>('a' + 2 * parameter.requires_grad() + parameter.grad().defined());
+  for (const auto& model : sharded_) {
+    for (const auto& parameter : model->parameters()) kind += parameter.requires_grad() ? 'y' : 'n';
+  }
   for (const auto& module : modules_) kind += module->is_training() ? 't' : 'e';
   for (const auto& model : parallel_) {
     kind += static_cast<char>('a' + 4 * model->joined() + 2 * model->syncs().gradients + model->syncs().buffers);
@@ -125,6 +132,22 @@ void StepState::set_syncs(const std::vector<DataParallel::Syncs>& syncs) const {
   for (size_t i = 0; i < syncs.size(); ++i) parallel_[i]->set_syncs(syncs[i]);
 }
 
+void StepState::begin_captured() const {
+  for (const auto& model : sharded_) model->sharded()->begin_captured();
+}
+
+void StepState::end_captured() const {
+  for (const auto& model : sharded_) model->sharded()->end_captured();
+}
+
+void StepState::abandon_captured() const {
+  for (const auto& model : sharded_) model->sharded()->abandon_captured();
+}
+
+void StepState::check_recordable() const {
+  for (const auto& model : sharded_) model->sharded()->check_recordable();
+}
+
 void StepState::forget_recorded() const {
   for (const auto& model : parallel_) model->forget_recorded_pass();
   for (const auto& optimizer : parts_.optimizers) optimizer.forget_recorded_clip();
@@ -146,7 +169,9 @@ void StateBeforeRecording::restore_counts() const {
 }
 
 void StateBeforeRecording::restore_gradients() const {
+  state_.abandon_captured();
   state_.set_gradients(gradients_);
+  state_.end_captured();
   state_.forget_recorded();
   if (scaler_) *state_.parts().scaler = *scaler_;
 }

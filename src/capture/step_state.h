@@ -24,7 +24,8 @@ class StepState {
 
   const RunParts& parts() const { return parts_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }
-  /// Before each call: finds models that all-reduce gradients since. UsageError when an optimizer was destroyed.
+  /// Before each call: finds models that all-reduce gradients since, and what was done to gradients of sharded ones. UsageError
+  /// when an optimizer was destroyed.
   void update();
 
   /// Everything on the host that decides which kernels a call launches, as far as it can be known. `counts`: batches that it
@@ -43,14 +44,22 @@ class StepState {
   /// What models that all-reduce gradients are about to do.
   std::vector<DataParallel::Syncs> syncs() const;
   void set_syncs(const std::vector<DataParallel::Syncs>& syncs) const;
-  /// What was recorded of backward passes and of clipping has not happened.
+  /// Of sharded models, around a recording or a replay.
+  void begin_captured() const;
+  void end_captured() const;
+  /// It could not be recorded.
+  void abandon_captured() const;
+  /// Before a recording, and in it. NotRecordable where a sharded model does on the host what replays would not.
+  void check_recordable() const;
+  /// What was recorded of passes and of clipping has not happened.
   void forget_recorded() const;
 
  private:
   RunParts parts_;
-  std::vector<at::Tensor> parameters_, buffers_;
+  std::vector<at::Tensor> parameters_, buffers_;  // of sharded models this rank's pieces
   std::vector<std::shared_ptr<torch::nn::Module>> modules_;
   std::vector<std::shared_ptr<DataParallel>> parallel_;
+  std::vector<std::shared_ptr<ModelCore>> sharded_;
 };
 
 /// The state from before a recording, in which nothing happens on the device.

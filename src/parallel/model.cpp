@@ -83,7 +83,10 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
     shard(*options.fsdp);
     return;
   }
-  if (options.fsdp) fill_empty_weights(*module_);
+  if (options.fsdp) {
+    fill_empty_weights(*module_);
+    if (!options.evaluation_mode) compute_as_if_sharded(*options.fsdp);
+  }
   // "cpu:0", taken literally, would copy a module that is on the CPU already.
   if (options.place) module_->to(state.device().is_cpu() ? at::Device(at::kCPU) : state.device());
   if (!state.use_distributed() || options.evaluation_mode) return;
@@ -102,6 +105,12 @@ void ModelCore::checkpoint_activations(const FsdpOptions& options) {
         "transformer_layer_classes, or call accelerate::checkpoint(layer, inputs) in the model.");
   checkpoint_layers(*module_, options.transformer_layer_classes,
                     {.offload = options.activation_checkpointing_offload, .where = where_});
+}
+
+/// On one process, or with no_shard: in the dtype that several would compute in.
+void ModelCore::compute_as_if_sharded(const FsdpOptions& options) {
+  const auto dtype = options.mixed_precision ? options.mixed_precision->param_dtype : std::nullopt;
+  if (!options_.autocast && (dtype == c10::ScalarType::BFloat16 || dtype == c10::ScalarType::Half)) options_.autocast = dtype;
 }
 
 /// Unlike a replica it is not moved to the device as a whole: it may be larger.
@@ -163,10 +172,7 @@ int64_t ModelCore::total_parameter_bytes() const {
 int64_t ModelCore::local_parameter_bytes() const { return sharded_ ? sharded_->local_bytes() : total_parameter_bytes(); }
 
 void ModelCore::before_forward() {
-  if (sharded_) {
-    if (StepRecording::current()) throw NotRecordable("its model is sharded");
-    sharded_->before_forward();
-  }
+  if (sharded_) sharded_->before_forward();
   if (c10::GradMode::is_enabled()) {
     forward_since_step_.store(true, std::memory_order_relaxed);
     if (known_ && !sharded_ && known_->are_outdated(options_.ddp.find_unused_parameters)) follow_parameters();

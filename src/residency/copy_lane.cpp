@@ -2,7 +2,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
@@ -19,14 +18,14 @@ CopyLane::CopyLane(c10::Device device, int readers) : device_(device), readers_(
 
 at::Tensor CopyLane::allocate(uint64_t bytes) const {
   // Memory belongs to the stream that was current: where it is freed and taken again, that stream's order is kept.
-  const c10::OptionalStreamGuard guard(stream_);
+  const auto guard = make_current();
   return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device_));
 }
 
 void CopyLane::copy(const at::Tensor& from, uint64_t from_offset, const at::Tensor& to, uint64_t to_offset, uint64_t size) const {
   // Bytes alone: whether either was made in InferenceMode, or by an operator that is recorded, does not matter.
   const at::AutoDispatchBelowADInplaceOrView bytes_alone;
-  const c10::OptionalStreamGuard guard(stream_);
+  const auto guard = make_current();
   const auto part = [&](const at::Tensor& tensor, uint64_t offset) {
     return tensor.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(size));
   };

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
 
 #include <condition_variable>
 #include <cstdint>
@@ -37,6 +38,8 @@ class CopyLane {
   CopyLane& operator=(const CopyLane&) = delete;
 
   at::Tensor allocate(uint64_t bytes) const;
+  /// Its stream is the current one of this thread until the guard ends. On a CPU nothing changes.
+  c10::OptionalStreamGuard make_current() const { return c10::OptionalStreamGuard(stream_); }
   /// Begins to copy bytes. Those of pinned memory must stay until a `mark` that was made afterwards is reached.
   void copy(const at::Tensor& from, uint64_t from_offset, const at::Tensor& to, uint64_t to_offset, uint64_t size) const;
   /// Reads a part of a store, at most kPartSize, and begins to copy it. Threads may do so at once.

@@ -114,6 +114,7 @@ at::Tensor host_slot(uint64_t bytes, at::Tensor scrap) {
 }
 
 at::Tensor pinned_memory(uint64_t bytes) {
+  if (bytes == 0) return at::empty({0}, at::kByte);
   auto mapping = std::make_unique<Mapping>(bytes);
   in_parallel((bytes + kTouchedAtOnce - 1) / kTouchedAtOnce, [&](size_t piece) {
     const uint64_t end = std::min(bytes, (piece + 1) * kTouchedAtOnce);

@@ -61,6 +61,8 @@ std::string hook_states_name(int rank) { return fmt::format("{}{}.bin", kHookSta
 
 std::string parameter_key(size_t model, const std::string& name) { return fmt::format("{}.{}", model, name); }
 
+std::string piece_key(size_t model, const std::string& name) { return kPiece + parameter_key(model, name); }
+
 bool is_checkpoint_file(const std::string& name) {
   struct Kind {
     std::string_view stem, extension;

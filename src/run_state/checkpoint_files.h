@@ -29,6 +29,9 @@ std::string hook_states_name(int rank);
 
 /// A parameter among those of all models: "0.fc.weight".
 std::string parameter_key(size_t model, const std::string& name);
+/// A rank's piece of a sharded parameter: "piece.0.fc.weight".
+std::string piece_key(size_t model, const std::string& name);
+inline constexpr char kPiece[] = "piece.";
 
 /// Whether it is the name of a file that save_state writes, here or in Python, or the path of one in a folder of shards. Exact:
 /// others in the folder are the user's.

@@ -1,12 +1,16 @@
 #include "run_state/checkpoint_reader.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <accelerate/core/error.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <map>
 #include <new>
 
 #include "checkpoint/tensor_file.h"
@@ -78,18 +82,48 @@ void check_count(const fs::path& folder, size_t registered) {
                   folder.string(), files, registered));
 }
 
-/// This rank's, or where another number of ranks saved, the mean over those: the result of all of them together.
-TensorDict read_gradients(const FolderFiles& files, const RunParts& parts) {
+/// This rank's, or where another number of ranks saved, the mean over those: the result of all of them together. Pieces of
+/// sharded parameters follow each other in the order of ranks.
+void read_gradients(LoadedRun& loaded, const FolderFiles& files, const RunParts& parts) {
   int saved = 0;
   while (files.contains(gradients_name(saved))) ++saved;
-  if (saved == parts.state.num_processes()) return read_tensors(*files.open(gradients_name(parts.state.process_index())));
-  TensorDict mean;
+  const int rank = parts.state.process_index();
+  const bool same_ranks = saved == parts.state.num_processes();
+  const TensorDict own = same_ranks ? read_tensors(*files.open(gradients_name(rank))) : TensorDict();
+  const auto is_piece = [](const auto& item) { return item.first.starts_with(kPiece); };
+  for (const auto& item : own) {
+    if (!is_piece(item)) loaded.gradients[item.first] = item.second;
+  }
+  if (same_ranks && std::none_of(own.begin(), own.end(), is_piece)) return;
+  std::map<std::string, std::vector<at::Tensor>> pieces;
   for (int process = 0; process < saved; ++process) {
-    for (const auto& [name, gradient] : read_tensors(*files.open(gradients_name(process)))) {
-      mean[name] = mean.contains(name) ? mean.at(name).add(gradient, 1.0 / saved) : gradient / saved;
+    for (const auto& item : read_tensors(*files.open(gradients_name(process)))) {
+      const auto& [name, gradient] = item;
+      if (is_piece(item)) {
+        pieces[name.substr(std::strlen(kPiece))].push_back(gradient);
+      } else if (!same_ranks) {
+        at::Tensor& mean = loaded.gradients[name];
+        mean = mean.defined() ? mean.add(gradient, 1.0 / saved) : gradient / saved;
+      }
     }
   }
-  return mean;
+  for (const auto& [name, in_order] : pieces) loaded.averaged_gradients[name] = at::cat(in_order);
+}
+
+/// Before anything is changed.
+void check_gradients(const LoadedRun& loaded, const RunParts& parts) {
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
+      const auto key = parameter_key(i, name);
+      if (!loaded.averaged_gradients.contains(key) || parameter.numel() == 0) continue;
+      const auto elements = loaded.averaged_gradients.at(key).numel();
+      if (elements >= parameter.numel() && elements % parameter.numel() == 0) continue;  // hybrid sharding has several copies
+      throw CheckpointError(
+          fmt::format("{}*.safetensors in {} hold {} elements of the gradient of {}, which has {}: a file is "
+                      "missing, or of another run.",
+                      kGradients, loaded.folder, elements, name, parameter.numel()));
+    }
+  }
 }
 
 /// What will be asked for, all at once, so that threads share it out.
@@ -143,7 +177,8 @@ std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& f
   if (files.contains(kOwnState)) loaded->own = read_state(files, kOwnState);
   const std::string random = random_states_name(parts.state.process_index());
   if (files.contains(random)) loaded->random = read_random_states(*files.open(random));
-  loaded->gradients = read_gradients(files, parts);
+  read_gradients(*loaded, files, parts);
+  check_gradients(*loaded, parts);
   loaded->hooks = read_hook_states(files, parts);
   return loaded;
 }

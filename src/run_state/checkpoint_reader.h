@@ -31,7 +31,8 @@ struct LoadedRun {
   std::vector<OptimizerSource> optimizer_sources;
   std::optional<StateDict> scaler, own, hooks;
   std::optional<RandomStates> random;
-  TensorDict gradients;
+  /// Of an accumulation: this rank's sums, and the elements of what had been averaged over the ranks that sharded a model.
+  TensorDict gradients, averaged_gradients;
   /// See LoadStateOptions.
   bool restart_epoch = false;
 

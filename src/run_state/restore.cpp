@@ -135,6 +135,25 @@ void restore_states(RunParts& parts, LoadedRun& loaded, Rollback& rollback) {
   }
 }
 
+namespace {
+
+/// The elements of a dense parameter's memory, in its shape. What follows them is another copy.
+at::Tensor shaped_as(const at::Tensor& parameter, const at::Tensor& elements) {
+  const bool is_dense = parameter.is_non_overlapping_and_dense();
+  return is_dense ? elements.as_strided(parameter.sizes(), parameter.strides())
+                  : elements.narrow(0, 0, parameter.numel()).view(parameter.sizes());
+}
+
+void set_gradient(RunParts& parts, const at::Tensor& parameter, const at::Tensor& gradient) {
+  if (parts.buffers) {
+    parts.buffers->set_sum(parameter, gradient);
+  } else {
+    at::Tensor(parameter).mutable_grad() = own_copy(gradient, parameter);
+  }
+}
+
+}  // namespace
+
 void restore_weights(RunParts& parts, const LoadedRun& loaded) {
   if (parts.buffers) parts.buffers->clear();
   for (size_t i = 0; i < parts.models.size(); ++i) {
@@ -147,14 +166,14 @@ void restore_weights(RunParts& parts, const LoadedRun& loaded) {
     parts.models[i]->weights_loaded();
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
       const std::string key = parameter_key(i, name);
-      if (!loaded.gradients.contains(key)) continue;
-      if (sharded) {
-        sharded->reducer().set_local_gradient(name, loaded.gradients.at(key));
-      } else if (parts.buffers) {
-        parts.buffers->set_sum(parameter, loaded.gradients.at(key));
-      } else {
-        at::Tensor(parameter).mutable_grad() = own_copy(loaded.gradients.at(key), parameter);
+      const bool is_piece = sharded && sharded->piece_of(parameter);
+      if (loaded.averaged_gradients.contains(key)) {
+        const at::Tensor gradient = shaped_as(parameter, loaded.averaged_gradients.at(key));
+        is_piece ? sharded->set_averaged_gradient(parameter, gradient) : set_gradient(parts, parameter, gradient);
       }
+      if (!loaded.gradients.contains(key)) continue;
+      const at::Tensor& sum = loaded.gradients.at(key);
+      is_piece ? sharded->reducer().set_local_gradient(name, sum) : set_gradient(parts, parameter, sum);
     }
   }
   const auto orders = loaded_gradient_orders(loaded);

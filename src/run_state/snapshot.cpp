@@ -71,12 +71,16 @@ StateDict with_group_fields(StateDict state, const AcceleratedOptimizer& optimiz
 TensorDict pending_gradients(const RunParts& parts) {
   TensorDict gradients;
   for (size_t i = 0; i < parts.models.size(); ++i) {
-    if (parts.models[i]->sharded()) {
-      for (const auto& [name, gradient] : parts.models[i]->sharded()->reducer().local_gradients())
-        gradients[parameter_key(i, name)] = gradient;
-      continue;
+    const auto* sharded = parts.models[i]->sharded();
+    if (sharded) {
+      sharded->take_gradient_changes();
+      for (const auto& [name, gradient] : sharded->reducer().local_gradients()) gradients[parameter_key(i, name)] = gradient;
     }
     for (const auto& [name, parameter] : parts.models[i]->named_parameters()) {
+      if (const auto piece = sharded ? sharded->piece_of(parameter) : std::nullopt) {
+        if (piece->grad().defined()) gradients[piece_key(i, name)] = piece->grad();
+        continue;
+      }
       const auto gradient = parts.buffers ? parts.buffers->sum_of(parameter) : parameter.grad();
       if (gradient.defined()) gradients[parameter_key(i, name)] = gradient;
     }

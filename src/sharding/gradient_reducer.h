@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "distributed/communicator.h"
+#include "residency/copy_lane.h"
 #include "residency/slots.h"
 #include "sharding/gradient_views.h"
 #include "sharding/shard_gatherer.h"
@@ -51,12 +52,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   bool syncs() const { return syncs_; }
   /// Off: backward passes of forward passes from now on add up gradients on each rank. They are reduced by the first one after
   /// it.
-  void set_syncs(bool on) { syncs_ = on; }
+  void set_syncs(bool on) { syncs_ = on || groups_.world_size() == 1; }
   /// A forward pass begins whose gradients are reduced, or not, as was set.
-  void begin_forward() {
-    pass_syncs_ = syncs_;
-    hide_gradients();
-  }
+  void begin_forward();
   /// The next backward pass reduces gradients, whatever its forward pass was to do.
   void expect_sync() { pass_syncs_ = true; }
 
@@ -78,6 +76,12 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   TensorDict local_gradients() const;
   void set_local_gradient(const std::string& name, const at::Tensor& gradient);
   void drop_local_gradients();
+  /// Whether what passes do on the host is the same every time. Otherwise unused parameters are asked about.
+  bool is_settled() const { return asks_ == Asks::never || groups_.world_size() == 1; }
+  /// A recorded step is replayed, which gives pieces gradients without passes of this rank.
+  void begin_replay() { hide_gradients(); }
+  void end_replay();
+
   /// Whether gradients were reduced since the last call.
   bool take_reduced() { return std::exchange(reduced_, false); }
 
@@ -99,6 +103,13 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
     at::Tensor sent, result;
     BackgroundCollective collective;
   };
+  /// A shard of gradients on its way to the host memory where the optimizer steps.
+  struct Arrival {
+    size_t unit;
+    std::vector<bool> used;
+    at::Tensor device, host;
+    std::shared_ptr<const c10::Event> event;
+  };
 
   void add(size_t unit, size_t weight, const at::Tensor& parameter);
   void open_pass();
@@ -110,6 +121,10 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   void drop(size_t unit);
   void start(size_t unit);
   void settle(Reduction reduction);
+  void begin_arrival(size_t unit, std::vector<bool> used, at::Tensor device);
+  void finish_arrivals(size_t but);
+  /// `mine`: what is reduced of the unit's gradients in this rank's shard.
+  void give_all(size_t unit, const std::vector<bool>& used, const at::Tensor& mine);
   void give(ShardedWeight& weight, const at::Tensor& gradient) const;
   void give_unused();
   void reduce_whole();
@@ -125,6 +140,9 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::optional<Slots> slots_;
   std::vector<Pending> pending_;
   std::deque<Reduction> reductions_;
+  std::deque<Arrival> arrivals_;
+  std::optional<CopyLane> lane_;            // of gradients to the host, beside the computing
+  std::vector<at::Tensor> host_gradients_;  // by unit, page-locked
   /// Gradients of weights that this rank did not use, and others may have.
   struct Unused {
     size_t unit, weight;

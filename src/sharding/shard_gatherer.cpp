@@ -124,24 +124,44 @@ void ShardGatherer::begin_gather(Residency& unit) {
                      " is sharded over ranks whose accelerator has been destroyed, so it cannot be gathered any more. Keep the "
                      "accelerator alive, or save the weights with accelerator.save_model and load them.");
   }
-  const auto options = at::TensorOptions().dtype(sharded.dtype).device(sharded.device);
   if (!unit.slot.defined()) unit.slot = slots().take(static_cast<uint64_t>(sharded.full_bytes()));
   // A slot that is used again may be larger.
   unit.full = unit.slot.narrow(0, 0, sharded.full_bytes()).view(sharded.dtype);
-  unit.sent = sharded.shard.to(options, /*non_blocking=*/true);
   unit.version = sharded.shard._version();
   unit.outdated = false;
   ++gathers_;
-  if (ranks_ == 1) {
-    unit.full.copy_(unit.sent);
+  if (!sharded.is_offloaded()) return fill(unit, communicator);
+  if (!lane_) lane_.emplace(sharded.device, /*readers=*/0);
+  lane_->wait(current_stream(sharded.device));  // the slot may have been computed with
+  const auto beside = lane_->make_current();
+  fill(unit, communicator);
+  if (!unit.gather) unit.arrival = lane_->mark();
+}
+
+void ShardGatherer::fill(Residency& unit, const std::shared_ptr<Communicator>& communicator) {
+  const ShardedUnit& sharded = *unit.unit;
+  if (ranks_ == 1 && !(sharded.is_offloaded() && sharded.converts())) {
+    unit.full.copy_(sharded.shard, /*non_blocking=*/true);
     return;
   }
-  unit.gather = communicator->start_all_gather(unit.full, unit.sent, sharded.label(), where_);
+  // Converted where it is computed with: a host is slow at it.
+  unit.sent = sharded.shard.to(at::TensorOptions(sharded.device), /*non_blocking=*/true).to(sharded.dtype);
+  if (ranks_ == 1) {
+    unit.full.copy_(unit.sent);
+  } else {
+    unit.gather = communicator->start_all_gather(unit.full, unit.sent, sharded.label(), where_);
+  }
+}
+
+void ShardGatherer::await_gather(Residency& unit) {
+  unit.gather.wait();
+  if (unit.arrival) unit.arrival->block(current_stream(unit.unit->device));
+  unit.arrival.reset();
+  unit.sent.reset();
 }
 
 void ShardGatherer::finish_gather(Residency& unit) {
-  unit.gather.wait();
-  unit.sent.reset();
+  await_gather(unit);
   if (unit.shown || !unit.slot.defined()) return;
   auto* bytes = static_cast<char*>(unit.full.mutable_data_ptr());
   const auto& sharded = *unit.unit;
@@ -176,8 +196,7 @@ bool ShardGatherer::make_room(const Residency& unit) {
 }
 
 void ShardGatherer::evict(Residency& unit) {
-  unit.gather.wait();  // a wrong prefetch: its slot is written to until then
-  unit.sent.reset();
+  await_gather(unit);  // a wrong prefetch: its slot is written to until then
   if (unit.shown) {
     for (const auto& weight : unit.unit->weights) hide_bytes(*weight.storage.unsafeGetStorageImpl(), weight.name);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "distributed/communicator.h"
+#include "residency/copy_lane.h"
 #include "residency/slots.h"
 #include "residency/use_order.h"
 #include "residency/weight_pager.h"
@@ -64,9 +65,10 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
     at::Tensor full = {};  // the same, as elements
     at::Tensor sent = {};  // what is gathered from, until it has arrived
     BackgroundCollective gather = {};
-    uint32_t version = 0;   // of the shard that was gathered
-    bool shown = false;     // to its storages
-    bool outdated = false;  // although somebody pins it
+    std::shared_ptr<const c10::Event> arrival = {};  // without a collective: when the slot has been filled by a lane
+    uint32_t version = 0;                            // of the shard that was gathered
+    bool shown = false;                              // to its storages
+    bool outdated = false;                           // although somebody pins it
   };
 
   Residency& at(int unit) { return units_[static_cast<size_t>(unit)]; }
@@ -74,6 +76,10 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
   void require(Residency& unit);
   /// Into a slot of its own, or into the one that it has.
   void begin_gather(Residency& unit);
+  /// Fills the slot, or begins to, on the current stream.
+  void fill(Residency& unit, const std::shared_ptr<Communicator>& communicator);
+  /// The current stream waits for it.
+  void await_gather(Residency& unit);
   void finish_gather(Residency& unit);
   void prefetch();
   Slots& slots();
@@ -89,7 +95,8 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
   const std::source_location where_;
   mutable std::mutex mutex_;
   std::vector<Residency> units_;
-  std::optional<Slots> slots_;  // made when all units are known
+  std::optional<Slots> slots_;    // made when all units are known
+  std::optional<CopyLane> lane_;  // of shards in host memory to an accelerator, beside the computing
   UseOrder order_;
   uint64_t uses_ = 0;
   int64_t gathers_ = 0;

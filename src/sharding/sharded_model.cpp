@@ -21,6 +21,7 @@
 #include "residency/managed_storage.h"
 #include "sharding/own_operators.h"
 #include "sharding/sharded_optimizer_state.h"
+#include "training/step_recording.h"
 #include "training/zero_gradient.h"
 
 namespace accelerate::detail {
@@ -143,7 +144,11 @@ void ShardedModel::shard_unit(const UnitPlan& plan, bool broadcasts) {
     flat.narrow(0, unit->layout.offset(i), unit->layout.size(i)).copy_(in_memory_order(dense(values[i])));
   if (broadcasts && world_.num_processes() > 1) world_.communicator()->broadcast(flat, 0, "prepare", where_);
   unit->shard = flat.narrow(0, rank * unit->layout.shard_size(), unit->layout.shard_size()).clone();
-  if (options_.cpu_offload) unit->shard = unit->shard.cpu();
+  if (options_.cpu_offload && !device.is_cpu()) {
+    // Page-locked: paged in beside the computing.
+    const at::Tensor host = pinned_memory(unit->shard.nbytes()).view(dtype);
+    unit->shard = host.copy_(unit->shard);
+  }
   for (size_t i = 0; i < plan.weights.size(); ++i) {
     at::Tensor parameter = plan.weights[i].parameter;
     const auto value = dense(values[i]);
@@ -200,6 +205,39 @@ void ShardedModel::before_step() {
         "An optimizer would step " + module_->name() + " (prepared" + at_line(where_) +
         ") with gradients that were not averaged over the ranks: its last backward passes ran under no_sync. Run the "
         "last one before a step outside no_sync; accumulate(model) does this automatically.");
+  gatherer_->invalidate();
+}
+
+void ShardedModel::set_averaged_gradient(const at::Tensor& parameter, const at::Tensor& gradient) {
+  const OwnOperators own;
+  const Place place = *place_of(parameter);
+  at::Tensor& piece = units_[place.unit]->weights[place.weight].piece;
+  piece.mutable_grad() = part_of(gradient, place).to(piece.options(), /*non_blocking=*/false, /*copy=*/true);
+  views_->show();
+}
+
+void ShardedModel::check_recordable() const {
+  if (std::any_of(units_.begin(), units_.end(), [](const auto& unit) { return unit->is_offloaded(); }))
+    throw NotRecordable("the shards of its model are in host memory");
+  if (!reducer_->is_settled())
+    throw NotRecordable("the ranks of its sharded model ask each other in every backward pass which parameters were used");
+  if (reducer_->has_local_gradients())
+    throw NotRecordable(
+        "ranks keep their own gradients of its sharded model over several steps: set gradient_accumulation.sync_each_batch");
+}
+
+void ShardedModel::begin_captured() {
+  reducer_->begin_replay();
+  gatherer_->invalidate();
+}
+
+void ShardedModel::end_captured() {
+  gatherer_->invalidate();
+  reducer_->end_replay();
+}
+
+void ShardedModel::abandon_captured() {
+  reducer_->abort_backward();
   gatherer_->invalidate();
 }
 

@@ -41,11 +41,20 @@ class ShardedModel {
   const GradientReducer& reducer() const { return *reducer_; }
   /// Before a step: UsageError when gradients were not synchronised. What was gathered is outdated from now on.
   void before_step();
+  /// Before a step is recorded. NotRecordable where replays could not do on the device what the step does.
+  void check_recordable() const;
+  /// A step begins that is recorded or replayed: it gathers all that it uses. And it has ended.
+  void begin_captured();
+  void end_captured();
+  /// It could not be recorded: what it left on the host is dropped.
+  void abandon_captured();
   /// Shards were changed otherwise.
   void invalidate() { gatherer_->invalidate(); }
   void zero_grad(bool set_to_none);
   /// What was done to the gradients of parameters is done to those of their pieces.
   void take_gradient_changes() const { reducer_->take_gradient_changes(); }
+  /// Gives the piece of a parameter its part of a gradient that is averaged over the ranks already.
+  void set_averaged_gradient(const at::Tensor& parameter, const at::Tensor& gradient);
 
   /// What optimizers step: a piece for each parameter, and parameters of ignored modules.
   std::vector<at::Tensor> pieces() const;

@@ -40,6 +40,8 @@ struct ShardedUnit {
   }
   int64_t full_bytes() const { return layout.total() * static_cast<int64_t>(c10::elementSize(dtype)); }
   bool converts() const { return shard.scalar_type() != dtype; }
+  /// Whether the shard waits in host memory for a device that computes with it.
+  bool is_offloaded() const { return shard.device() != device; }
   /// A view of a weight in a flat vector of the unit, laid out as the parameter is.
   at::Tensor view_in(const at::Tensor& flat, size_t weight) const {
     const auto& parameter = weights[weight].parameter;

@@ -40,6 +40,17 @@ TEST(Capture, TheLargestMomentsAreKept) {
   EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
 }
 
+TEST(Capture, AShardedModelIsRecordedWhereItsShardsAreOnTheDevice) {
+  for (const int accumulation : {1, 2}) {
+    const auto report = expect_same_run({.accumulation = accumulation,
+                                         .fsdp = accelerate::FsdpOptions{.min_num_params = 100, .cpu_offload = true},
+                                         .capture = kHostGraphs},
+                                        12, std::to_string(accumulation));
+    EXPECT_GT(report.replayed, 60);
+    EXPECT_TRUE(report.reasons.empty()) << report.reasons.front();
+  }
+}
+
 TEST(Capture, StepsOfSeveralThreadsAreWatchedApart) {
   const auto run = [] {
     const auto x = torch::ones({4}, torch::requires_grad());

@@ -15,6 +15,7 @@ struct Wishes {
   accelerate::Precision precision = accelerate::Precision::no;
   int64_t samples = 64, width = 16;
   accelerate::DdpOptions ddp = {};
+  std::optional<accelerate::FsdpOptions> fsdp = {};
   accelerate::CaptureOptions capture = {};
   std::function<void(int)> before = [](int) {};
 };
@@ -27,6 +28,7 @@ struct Training {
                      .mixed_precision = its_wishes.precision,
                      .gradient_accumulation_steps = its_wishes.accumulation,
                      .ddp = its_wishes.ddp,
+                     .fsdp = its_wishes.fsdp,
                      // It grows until steps are skipped, again and again.
                      .grad_scaler = {.init_scale = 1 << 20, .growth_interval = 5}}),
         net(torch::nn::Linear(8, wishes.width), torch::nn::BatchNorm1d(wishes.width), torch::nn::Dropout(0.3), torch::nn::ReLU(),
@@ -73,8 +75,8 @@ struct Training {
     std::vector<torch::Tensor> all;
     for (const auto& parameter : net->parameters()) all.push_back(parameter.detach().clone());
     for (const auto& buffer : net->buffers()) all.push_back(buffer.clone());
-    for (const auto& parameter : net->parameters()) {
-      const auto& state = static_cast<torch::optim::AdamWParamState&>(*adamw.state().at(parameter.unsafeGetTensorImpl()));
+    for (const auto& parameter : adamw.param_groups()[0].params()) {  // of a sharded model its pieces
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(*adamw.state().at(parameter.unsafeGetTensorImpl()));
       all.push_back(state.exp_avg_sq());
       all.push_back(torch::tensor(state.step()));
     }

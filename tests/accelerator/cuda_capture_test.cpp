@@ -63,6 +63,36 @@ TEST_F(TogetherCudaCapture, GradientsAreAllReducedInEveryWay) {
   }
 }
 
+TEST_F(TogetherCudaCapture, ShardedModelsAreGatheredAndReducedInTheStep) {
+  using accelerate::ShardingStrategy;
+  for (const auto strategy : {ShardingStrategy::full_shard, ShardingStrategy::shard_grad_op}) {
+    for (const auto precision : {Precision::no, Precision::bf16, Precision::fp16}) {
+      for (const int accumulation : {1, 3}) {
+        const auto report = expect_same_run(
+            {.accumulation = accumulation,
+             .cpu = false,
+             .precision = precision,
+             .samples = 64 * world(),
+             .fsdp = accelerate::FsdpOptions{.sharding_strategy = strategy, .min_num_params = 100}},
+            25, std::string(to_string(strategy)) + " " + to_string(precision) + " " + std::to_string(accumulation));
+        // Sums of several batches are kept on each rank, in memory that is freed after the step.
+        EXPECT_EQ(report.replayed > 150, world() == 1 || accumulation == 1);
+        EXPECT_EQ(report.reasons.empty(), world() == 1 || accumulation == 1)
+            << (report.reasons.empty() ? "" : report.reasons.front());
+      }
+    }
+  }
+}
+
+TEST_F(TogetherCudaCapture, AModelWhoseShardsAreInHostMemoryRunsEagerly) {
+  const auto report = expect_same_run(
+      {.cpu = false, .samples = 64 * world(), .fsdp = accelerate::FsdpOptions{.min_num_params = 100, .cpu_offload = true}}, 5,
+      "");
+  EXPECT_EQ(report.replayed, 0);
+  ASSERT_EQ(report.reasons.size(), 1);
+  EXPECT_NE(report.reasons.front().find("host memory"), std::string::npos) << report.reasons.front();
+}
+
 TEST_F(TogetherCudaCapture, AStepThatAsksTheDeviceRunsEagerlyAndOthersAreStillCaptured) {
   Accelerator accelerator;
   torch::nn::Sequential net(torch::nn::Linear(16, 16), torch::nn::Dropout(0.5));

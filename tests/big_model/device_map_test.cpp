@@ -191,7 +191,7 @@ TEST(ModuleSizes, CountsSmallDtypesInBits) {
 }
 
 TEST(HostMemory, IsWhatTheKernelCallsAvailable) {
-  const std::string path = testing::TempDir() + "meminfo_of_test";
+  const std::string path = ::testing::TempDir() + "meminfo_of_test";
   std::ofstream(path) << "MemTotal:       100 kB\nMemFree:  5 kB\nMemAvailable:    7 kB\n";
   EXPECT_EQ(accelerate::detail::available_host_memory(path), 7 * 1024);
   std::ofstream(path) << "MemAvailable: much\n";

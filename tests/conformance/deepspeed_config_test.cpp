@@ -47,7 +47,7 @@ std::string deepspeed_difference(const json& recipe, const json& plugin) {
   if (plugin.is_null()) return "";
   if (plugin.at("both")) return "fp16 and bf16 at once are refused";
   const std::string asked = recipe.value("ACCELERATE_MIXED_PRECISION", "no");
-  if (asked != "no" && asked != plugin.at("mixed_precision")) return "A precision that the file disables is refused";
+  if (asked != "no" && plugin.at("mixed_precision") != json(asked)) return "A precision that the file disables is refused";
   if (plugin.at("zero_stage") == 0 && plugin.at("offload") != json({"none", "none"}))
     return "Offloading without sharding is refused";
   return "";

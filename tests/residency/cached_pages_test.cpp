@@ -75,7 +75,7 @@ int status_of(const std::function<void()>& does) {
 }
 
 /// Signals are nobody's at the beginning of each test, also where a sanitizer handles them.
-struct CachedPagesTest : testing::Test {
+struct CachedPagesTest : ::testing::Test {
   SignalAction nobodys{SIGBUS, SIG_DFL};
   File file;
   CachedPages pages{file.descriptor, file.bytes.size()};

@@ -106,13 +106,13 @@ class TogetherRandomTrees : public Together {
     for (int step = 0; step < 3 * accumulation; ++step) {
       auto scope = run.accumulate(model);
       torch::manual_seed(step * 100 + run.process_index());
-      run.backward(torch::tanh(model(torch::randn({2, net->width}))).mean());  // bounded, however deep the tree
+      run.backward(torch::tanh(model(torch::randn({2, net->width}, run.device()))).mean());  // bounded, however deep the tree
       if (clips && run.sync_gradients()) run.clip_grad_norm_(model.parameters(), 0.5);
       optimizer.step();
       optimizer.zero_grad();
     }
     accelerate::TensorDict weights;
-    for (const auto& [name, tensor] : run.get_state_dict(model)) weights[name] = tensor.clone();
+    for (const auto& [name, tensor] : run.get_state_dict(model)) weights[name] = tensor.cpu().clone();
     return weights;
   }
 };

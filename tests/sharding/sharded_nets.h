@@ -52,10 +52,10 @@ struct TinyGptImpl : torch::nn::Module {
 };
 TORCH_MODULE(TinyGpt);
 
-/// The batch of a step: the same rows whatever the number of ranks, divided among them.
-inline torch::Tensor batch(int step, int rank, int rows_each) {
+/// The batch of a step: the same rows whatever the number of ranks, divided among them, on the device of the run.
+inline torch::Tensor batch(const accelerate::Accelerator& accelerator, int step, int rows_each = 2) {
   const auto all = (torch::arange(64 * 8).view({64, 8}) * 7 + step * 13).remainder(23);
-  return all.narrow(0, (rank * rows_each) % 48, rows_each);
+  return all.narrow(0, (accelerator.process_index() * rows_each) % 48, rows_each).to(accelerator.device());
 }
 
 enum class Stepper { sgd, momentum, adamw };
@@ -108,7 +108,7 @@ inline RunResult train(const RunOptions& options) {
   RunResult result;
   for (int step = 0; step < options.steps * options.accumulation; ++step) {
     auto scope = accelerator.accumulate(model);
-    const auto ids = batch(step, accelerator.process_index(), 2);
+    const auto ids = batch(accelerator, step);
     const auto logits = model(ids.narrow(1, 0, 7));
     const auto loss = torch::cross_entropy_loss(logits.reshape({-1, logits.size(-1)}), ids.narrow(1, 1, 7).reshape({-1}));
     result.losses.push_back(mean_over_ranks(accelerator, loss));
@@ -117,7 +117,7 @@ inline RunResult train(const RunOptions& options) {
     optimizer.step();
     optimizer.zero_grad();
   }
-  for (auto& [name, tensor] : accelerator.get_state_dict(model)) result.weights[name] = tensor.clone();
+  for (auto& [name, tensor] : accelerator.get_state_dict(model)) result.weights[name] = tensor.cpu().clone();
   return result;
 }
 

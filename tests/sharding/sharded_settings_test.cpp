@@ -42,6 +42,21 @@ TEST_F(TogetherShardedSettings, VariablesOfFsdpShardAModelAndThoseOfTheProgramWi
             1.0);
 }
 
+TEST_F(TogetherShardedSettings, TheDtypeOfWeightsIsTheSameOnAnyNumberOfRanks) {
+  for (const auto strategy : {accelerate::ShardingStrategy::full_shard, accelerate::ShardingStrategy::no_shard}) {
+    accelerate::Accelerator run(
+        {.fsdp = accelerate::FsdpOptions{.sharding_strategy = strategy,
+                                         .mixed_precision = accelerate::FsdpMixedPrecision{.param_dtype = torch::kBFloat16}},
+         .timeout = std::chrono::seconds(60)});
+    torch::manual_seed(1);
+    torch::nn::Linear net(64, 64);
+    auto model = run.prepare(net);
+    torch::NoGradGuard no_grad;
+    const auto output = model(torch::randn({4, 64}).to(run.device())).to(torch::kFloat);
+    EXPECT_TRUE(torch::equal(output, output.to(torch::kBFloat16).to(torch::kFloat))) << to_string(strategy);
+  }
+}
+
 TEST_F(TogetherShardedSettings, KeysOfDeepSpeedShardClipAndAccumulate) {
   const auto plain = train({.stepper = Stepper::momentum, .steps = 3, .accumulation = 2, .clip = 0.3});
   const Variables variables({{"ACCELERATE_USE_DEEPSPEED", "true"},

@@ -1,7 +1,9 @@
 #include <fstream>
 #include <set>
 
+#include "checkpoint/host_copies.h"
 #include "run_state/checkpoint_files.h"
+#include "run_state/snapshot.h"
 #include "sharding/sharded_model.h"
 #include "sharding/sharded_nets.h"
 #include "sharding/sharded_optimizer_state.h"
@@ -62,8 +64,12 @@ FsdpOptions as_one_unit(FsdpOptions options) {
 
 template <class Net>
 struct StateRun {
-  StateRun(std::optional<FsdpOptions> fsdp, int seed, Stepper stepper = Stepper::adamw, int accumulation = 1)
-      : accelerator({.gradient_accumulation_steps = accumulation, .fsdp = std::move(fsdp), .timeout = std::chrono::seconds(60)}),
+  StateRun(std::optional<FsdpOptions> fsdp, int seed, Stepper stepper = Stepper::adamw, int accumulation = 1,
+           bool sync_each_batch = false)
+      : accelerator({.gradient_accumulation_steps = accumulation,
+                     .gradient_accumulation = {.sync_each_batch = sync_each_batch},
+                     .fsdp = std::move(fsdp),
+                     .timeout = std::chrono::seconds(60)}),
         net(seeded(seed)),
         raw(make_optimizer(net, stepper)),
         model(accelerator.prepare_model(net)),
@@ -73,11 +79,10 @@ struct StateRun {
     return Net();
   }
   torch::Tensor loss(int step) {
-    const int rank = accelerator.process_index();
     if constexpr (std::is_same_v<Net, OddNet>) {
-      return model(torch::full({2, 5}, 0.1 * (step + 1) + rank)).square().mean();
+      return model(torch::full({2, 5}, 0.1 * (step + 1) + accelerator.process_index(), accelerator.device())).square().mean();
     } else {
-      return model(batch(step, rank, 2)).square().mean();
+      return model(batch(accelerator, step)).square().mean();
     }
   }
   void train(int first, int end) {
@@ -92,15 +97,19 @@ struct StateRun {
   TensorDict weights() {
     TensorDict copied;
     for (const auto& [name, tensor] : accelerator.get_state_dict(model)) {
-      if (accelerator.is_main_process()) copied[name] = tensor.clone();
+      if (accelerator.is_main_process()) copied[name] = tensor.cpu().clone();
     }
     return copied;
   }
+  /// In host memory.
   StateDict state() {
     StateDict whole = accelerate::state_dict(optimizer.optimizer());
     if (const auto* sharded = model.core()->sharded())
       whole = gather_optimizer_state(*sharded, optimizer.optimizer(), std::move(whole), accelerator.is_main_process());
-    return whole;
+    accelerate::detail::HostCopies copies;
+    const auto copied = copied_value(whole, copies);
+    copies.finish();
+    return copied.template as<StateDict>();
   }
 
   Accelerator accelerator;
@@ -221,6 +230,35 @@ TEST_F(TogetherShardedState, ARunThatWasResumedTakesTheSameStepsToTheBit) {
     resumed.accelerator.load_state(folder / std::to_string(accumulation));
     resumed.train(4, 9);
     expect_same_run(run, resumed, "accumulation " + std::to_string(accumulation));
+  }
+}
+
+/// What is accumulated lies on each rank, or, averaged, in pieces; in ignored modules and in tied weights, too.
+TEST_F(TogetherShardedState, AnAccumulationGoesOnInRunsThatAreShardedInAnyWay) {
+  CommonFolder folder(accelerator());
+  const FsdpOptions by_layer{.transformer_layer_classes = {"Linear"}, .ignored_modules = {"ignored"}};
+  for (const bool is_averaged : {false, true}) {
+    const auto run_on = [&](std::optional<FsdpOptions> options, int seed) {
+      return std::make_unique<OddRun>(std::move(options), seed, Stepper::momentum, 3, is_averaged);
+    };
+    const auto path = folder / (is_averaged ? "averaged" : "local");
+    const auto run = run_on(shards(by_layer), 3);
+    run->train(0, 5);
+    run->accelerator.save_state(path);
+    run->train(5, 9);
+    const auto resumed = run_on(shards(by_layer), 4);
+    resumed->accelerator.load_state(path);
+    resumed->train(5, 9);
+    expect_same_run(*run, *resumed, is_averaged ? "averaged" : "local");
+    const auto expected = run->weights();
+    for (const bool is_sharded : {true, false}) {
+      const auto other = run_on(is_sharded ? std::optional(shards(as_one_unit(by_layer))) : std::nullopt, 5);
+      other->accelerator.load_state(path);
+      other->train(5, 9);
+      for (const auto& [name, tensor] : other->weights())
+        EXPECT_TRUE(torch::allclose(tensor, expected.at(name), name.starts_with("half") ? 1e-2 : 1e-5, 1e-6))
+            << name << (is_averaged ? ", averaged" : ", local") << (is_sharded ? ", one unit" : ", replicated");
+    }
   }
 }
 

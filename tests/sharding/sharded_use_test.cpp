@@ -23,13 +23,15 @@ struct Pair {
         twin(seeded()),
         twin_sgd(twin->parameters(), torch::optim::SGDOptions(rate)),
         model(accelerator.prepare_model(net)),
-        optimizer(accelerator.prepare_optimizer(sgd)) {}
+        optimizer(accelerator.prepare_optimizer(sgd)) {
+    twin->to(accelerator.device());
+  }
   static TinyGpt seeded() {
     torch::manual_seed(5);
     return TinyGpt();
   }
   static torch::Tensor loss_of(const torch::Tensor& logits) { return logits.square().mean(); }
-  torch::Tensor ids(int step) const { return batch(step, accelerator.process_index(), 2); }
+  torch::Tensor ids(int step) const { return batch(accelerator, step); }
   /// The mean of the twin's gradients over ranks.
   void average_twin() {
     for (auto& parameter : twin->parameters()) {
@@ -46,8 +48,8 @@ struct Pair {
   void expect_equal_weights(double tolerance = 2e-6) {
     const auto whole = accelerator.get_state_dict(model);
     for (const auto& [name, tensor] : whole) {
-      const auto expected = accelerate::state_dict(*twin).at(name);
-      EXPECT_TRUE(torch::allclose(tensor, expected, tolerance, tolerance)) << name;
+      const auto expected = accelerate::state_dict(*twin).at(name).cpu();
+      EXPECT_TRUE(torch::allclose(tensor.cpu(), expected, tolerance, tolerance)) << name;
     }
   }
 
@@ -102,7 +104,7 @@ TEST_F(TogetherShardedUse, AStepGathersNoUnitThatItOutdatesOrThatIsStillThere) {
   }
   for (int step = 0; step < 4; ++step) {
     const int64_t before = sharded->gatherer().gathers();
-    accelerator.backward(model(torch::arange(4)).pow(2).sum());
+    accelerator.backward(model(torch::arange(4, accelerator.device())).pow(2).sum());
     optimizer.step();
     optimizer.zero_grad();
     if (step > 0) {
@@ -189,7 +191,7 @@ TEST_F(TogetherShardedUse, AnExceptionInAPassLeavesTheNextOnesAsTheyWere) {
     }
   };
   for (int step = 0; step < 2; ++step) {
-    EXPECT_THROW(run.model(torch::full({1, 3}, 1000, torch::kLong)), std::exception);
+    EXPECT_THROW(run.model(torch::ones({1, 3}, run.accelerator.device())), std::exception);
     const auto loss = Pair::loss_of(Fails::apply(run.model(run.ids(step))) + run.model(run.ids(step)));
     EXPECT_THROW(run.accelerator.backward(loss), std::exception);
     run.optimizer.zero_grad();
@@ -252,12 +254,12 @@ TEST_F(TogetherShardedUse, RanksMayUseDifferentParametersOfAUnitWhenUnusedOnesAr
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1));
     auto [model, optimizer] = accelerator.prepare(net, adamw);
     for (int step = 0; step < 3; ++step) {
-      accelerator.backward(model(torch::ones({2, 4}), (rank() + step) % 2).sum());
+      accelerator.backward(model(torch::ones({2, 4}, accelerator.device()), (rank() + step) % 2).sum());
       optimizer.step();
       optimizer.zero_grad();
     }
     accelerate::TensorDict weights;
-    for (const auto& [name, tensor] : accelerator.get_state_dict(model)) weights[name] = tensor.clone();
+    for (const auto& [name, tensor] : accelerator.get_state_dict(model)) weights[name] = tensor.cpu().clone();
     return weights;
   };
   const auto expected = weights_of(std::nullopt);
@@ -284,14 +286,14 @@ TEST_F(TogetherShardedUse, AParameterThatNoRankUsedIsLeftAlone) {
   torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.5));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
   for (int step = 0; step < 2; ++step) {
-    accelerator.backward(model(torch::ones({3, 4}), rank() == 1).sum());  // only one rank uses that head
+    accelerator.backward(model(torch::ones({3, 4}, accelerator.device()), rank() == 1).sum());  // only one rank uses that head
     optimizer.step();
     optimizer.zero_grad();
   }
   const auto whole = accelerator.get_state_dict(model);
   if (rank() != 0) return;
-  EXPECT_TRUE(torch::equal(whole.at("nobody.weight"), before));
-  EXPECT_EQ(torch::equal(whole.at("right.weight"), right), world() == 1);
+  EXPECT_TRUE(torch::equal(whole.at("nobody.weight").cpu(), before));
+  EXPECT_EQ(torch::equal(whole.at("right.weight").cpu(), right), world() == 1);
 }
 
 TEST_F(TogetherShardedUse, AModelMadeWithoutWeightsIsInitialisedShardByShard) {
@@ -310,22 +312,23 @@ TEST_F(TogetherShardedUse, AModelMadeWithoutWeightsIsInitialisedShardByShard) {
     EXPECT_TRUE(tensor.isfinite().all().item<bool>()) << name;
   }
   torch::NoGradGuard no_grad;
-  EXPECT_TRUE(model(batch(0, 0, 2)).isfinite().all().item<bool>());
+  EXPECT_TRUE(model(batch(accelerator, 0)).isfinite().all().item<bool>());
 }
 
 TEST_F(TogetherShardedUse, EachRankReadsItsOwnPartsOfACheckpoint) {
   const CommonFolder folder(accelerator());
   torch::manual_seed(9);
-  const TinyGpt saved;
+  TinyGpt saved;
   if (rank() == 0) accelerate::save_weights(accelerate::state_dict(*saved), folder.path().string(), {.max_shard_size = "4KB"});
   accelerator().wait_for_everyone();
   Pair run;
   accelerate::load_checkpoint_in_model(run.net, folder.path().string(), {.strict = true});
   const auto expected = accelerate::state_dict(*saved);
   for (const auto& [name, tensor] : run.accelerator.get_state_dict(run.model))
-    EXPECT_TRUE(torch::equal(tensor, expected.at(name))) << name;
+    EXPECT_TRUE(torch::equal(tensor.cpu(), expected.at(name))) << name;
   torch::NoGradGuard no_grad;
-  EXPECT_TRUE(torch::allclose(run.model(run.ids(0)), TinyGpt(saved)->forward(run.ids(0)), 1e-6, 1e-6));
+  saved->to(run.accelerator.device());
+  EXPECT_TRUE(torch::allclose(run.model(run.ids(0)), saved->forward(run.ids(0)), 1e-6, 1e-6));
   if (world() == 1) return;
   expect_parts(message_of<accelerate::UsageError>(
                    [&] { accelerate::load_checkpoint_in_model(run.net, folder.path().string(), {.device_map = "auto"}); }),
@@ -342,6 +345,7 @@ TEST_F(TogetherShardedUse, AShardedModelTrainsBesideAReplicatedAndAFrozenOne) {
   torch::manual_seed(3);
   torch::nn::Linear critic(23, 1), critic_twin(23, 1);
   accelerate::load_state_dict(*critic_twin, accelerate::state_dict(*critic));
+  critic_twin->to(run.accelerator.device());
   auto prepared = run.accelerator.prepare_model(critic, {.evaluation_mode = true});
   for (int step = 0; step < 3; ++step) {
     run.accelerator.backward(prepared(run.model(run.ids(step))).square().mean());
@@ -370,8 +374,8 @@ TEST_F(TogetherShardedUse, MistakesAreErrorsThatSayWhatToDo) {
     TinyGpt net;
     torch::optim::SGD sgd(net->parameters(), 0.1);  // never prepared
     auto model = accelerator.prepare(net);
-    accelerator.backward(Pair::loss_of(model(batch(0, 0, 2))));
-    expect_parts(message_of<accelerate::UsageError>([&] { model(batch(0, 0, 2)); }), {"no prepared optimizer steps it"});
+    accelerator.backward(Pair::loss_of(model(batch(accelerator, 0))));
+    expect_parts(message_of<accelerate::UsageError>([&] { model(batch(accelerator, 0)); }), {"no prepared optimizer steps it"});
   }
   {
     Pair run;

@@ -6,6 +6,8 @@
 
 #include <unordered_set>
 
+#include "residency/interception.h"
+
 namespace {
 
 using accelerate::detail::DeviceGraph;
@@ -24,6 +26,13 @@ void for_each_tensor(const c10::IValue& value, const std::function<void(const at
       if (tensor && tensor->defined()) visit(*tensor);
     }
   }
+}
+
+/// The bytes that a weight has now, which a graph of a device has the address of: later they are paged out.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  if (!accelerate::detail::has_key(tensor)) return tensor;
+  const c10::impl::ExcludeDispatchKeyGuard unseen(kKey);
+  return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
 struct Operator {
@@ -54,6 +63,14 @@ class HostGraph : public DeviceGraph {
       const bool is_written = (alias != nullptr && alias->isWrite()) || op.operator_name().name == "aten::native_batch_norm";
       if (is_written) for_each_tensor(arguments[i], [this](const at::Tensor& tensor) { save(tensor); });
     }
+    // Views of weights are made without bytes.
+    const bool makes_view = std::any_of(schema.returns().begin(), schema.returns().end(), [](const c10::Argument& result) {
+      return result.alias_info() && !result.alias_info()->isWrite();
+    });
+    auto recorded_arguments = arguments;
+    if (!makes_view) {
+      for (auto& argument : recorded_arguments) argument = accelerate::detail::map_tensors(argument, bytes_of);
+    }
     op.callBoxed(stack);
     for (const auto& result : *stack) {
       for_each_tensor(result, [&](const at::Tensor& tensor) {
@@ -66,7 +83,7 @@ class HostGraph : public DeviceGraph {
     // Memory that nobody has written to is no work for a device.
     const auto& name = op.operator_name().name;
     if (name.starts_with("aten::empty") || name.starts_with("aten::new_empty")) return;
-    operators_.push_back({op, std::move(arguments), {stack->begin() + static_cast<ptrdiff_t>(first), stack->end()}});
+    operators_.push_back({op, std::move(recorded_arguments), {stack->begin() + static_cast<ptrdiff_t>(first), stack->end()}});
   }
 
   /// What was there before has the values it had.
@@ -79,6 +96,7 @@ class HostGraph : public DeviceGraph {
 
  private:
   void save(const at::Tensor& tensor) {
+    if (accelerate::detail::has_key(tensor)) return;  // a batch norm reads its weight
     auto* storage = tensor.storage().unsafeGetStorageImpl();
     if (made_.contains(storage) || !known_.insert(storage).second) return;
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

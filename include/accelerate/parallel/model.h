@@ -120,6 +120,7 @@ class ModelCore {
   void follow_parameters();
   void checkpoint_activations(const FsdpOptions& options);
   void shard(const FsdpOptions& options);
+  void compute_as_if_sharded(const FsdpOptions& options);
 
   std::shared_ptr<torch::nn::Module> module_;
   ProcessState state_;

@@ -1,6 +1,7 @@
 #include "capture/step_state.h"
 
 #include <ATen/autocast_mode.h>
+#include <accelerate/parallel/model.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>

@@ -93,7 +93,7 @@ Communicator::~Communicator() {
   if (failures_->abandoned()) {
     keep_for_ever(std::move(parts_.transport));
   } else {
-    parts_.transport->close();
+    parts_.transport->close(/*aborts=*/unwinding || failures_->failed());
   }
   // A rank that still waits on a key when its host leaves sees a lost connection, so the host is the last to go. But an exception
   // on its way out of here waits for nobody. A group that was split from another leaves it to that.

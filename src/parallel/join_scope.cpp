@@ -5,6 +5,7 @@
 #include <accelerate/core/error.h>
 #include <accelerate/parallel/join_scope.h>
 #include <accelerate/parallel/model.h>
+#include <torch/nn/module.h>
 
 #include <array>
 #include <cstring>

@@ -67,8 +67,11 @@ void ShardGatherer::pin(std::span<const WeightAccess> accesses) {
   for (const auto& access : accesses) {
     Residency& unit = at(access.unit);
     ++unit.pins;
+    if (!order_.used(access.unit)) continue;
+    another = true;
+    // Not at every use: where ranks use different weights of a unit, they use it a different number of times, and must still
+    // evict the same units.
     unit.last_use = ++uses_;
-    another |= order_.used(access.unit);
   }
   try {
     const OwnOperators own;

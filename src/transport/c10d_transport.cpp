@@ -99,9 +99,9 @@ StartedCollective C10dTransport::receive(const at::Tensor& tensor, int from, int
 }
 
 /// Gloo and NCCL end before their rendezvous store.
-void C10dTransport::close() noexcept {
+void C10dTransport::close(bool aborts) noexcept {
   try {
-    if (device_backend_) device_backend_->shutdown();
+    if (device_backend_) aborts ? device_backend_->abort() : device_backend_->shutdown();
   } catch (const std::exception&) {
     // It failed before, or a peer did: there is nothing left to end.
   }

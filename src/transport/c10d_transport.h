@@ -27,7 +27,7 @@ class C10dTransport : public Transport {
   StartedCollective send(const at::Tensor& tensor, int to, int tag) override;
   StartedCollective receive(const at::Tensor& tensor, int from, int tag) override;
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return group_; }
-  void close() noexcept override;
+  void close(bool aborts) noexcept override;
 
  private:
   c10d::Backend& backend_for(at::DeviceType device) const;

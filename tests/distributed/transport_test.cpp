@@ -50,7 +50,7 @@ class LedgerTransport : public accelerate::detail::Transport {
   accelerate::detail::StartedCollective send(const at::Tensor&, int, int) override { return note("send"); }
   accelerate::detail::StartedCollective receive(const at::Tensor&, int, int) override { return note("receive"); }
   c10::intrusive_ptr<c10d::ProcessGroup> process_group() const override { return {}; }
-  void close() noexcept override { ledger_.calls.push_back("close"); }
+  void close(bool aborts) noexcept override { ledger_.calls.push_back(aborts ? "abort" : "close"); }
 
  private:
   accelerate::detail::StartedCollective note(const std::string& call) {
@@ -109,6 +109,20 @@ TEST(Transport, IsClosedAtTheEndUnlessItIsTheApplicationsOwn) {
   over_ledger(theirs, false).reset();
   EXPECT_EQ(ours.calls, std::vector<std::string>{"close"});
   EXPECT_EQ(theirs.calls, std::vector<std::string>());
+}
+
+TEST(Transport, IsAbortedAtTheEndOfAGroupThatFailedBecauseOtherRanksMayNeverJoinWhatWasStarted) {
+  Ledger failed{.broken = true}, unwound;
+  auto peers = over_ledger(failed, true);
+  error_of_reduce(*peers);
+  peers.reset();
+  EXPECT_EQ(failed.calls.back(), "abort");
+  try {
+    const auto unwinding = over_ledger(unwound, true);
+    throw std::runtime_error("the program's own");
+  } catch (const std::runtime_error&) {
+    EXPECT_EQ(unwound.calls, std::vector<std::string>{"abort"});
+  }
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "sharding/sharded_model.h"
 #include "sharding/sharded_nets.h"
 #include "support/error_text.h"
@@ -241,8 +243,10 @@ TEST_F(TogetherShardedUse, RanksMayUseDifferentParametersOfAUnitWhenUnusedOnesAr
     LayersImpl() {
       for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), std::make_shared<ExpertsImpl>()));
     }
-    torch::Tensor forward(torch::Tensor x, int expert) {
-      for (const auto& layer : layers) x = torch::tanh(layer->forward(x, expert));
+    torch::Tensor forward(torch::Tensor x, int expert, bool reversed) {
+      // In another order than was learned, units are prefetched that are not needed, and others evicted for them.
+      for (const int i : reversed ? std::array{0, 2, 1} : std::array{0, 1, 2})
+        x = torch::tanh(layers[static_cast<size_t>(i)]->forward(x, expert));
       return x;
     }
     std::vector<std::shared_ptr<ExpertsImpl>> layers;
@@ -254,7 +258,7 @@ TEST_F(TogetherShardedUse, RanksMayUseDifferentParametersOfAUnitWhenUnusedOnesAr
     torch::optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(0.1));
     auto [model, optimizer] = accelerator.prepare(net, adamw);
     for (int step = 0; step < 3; ++step) {
-      accelerator.backward(model(torch::ones({2, 4}, accelerator.device()), (rank() + step) % 2).sum());
+      accelerator.backward(model(torch::ones({2, 4}, accelerator.device()), (rank() + step) % 2, step % 2 == 1).sum());
       optimizer.step();
       optimizer.zero_grad();
     }

@@ -130,8 +130,9 @@ void Pager::write_back(const Unit& unit, const Weight& weight) const {
 }
 
 void Pager::drop_all() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   for (auto& unit : units_) {
+    while (unit.pins == 0 && under_way(unit)) finish_transfer(unit, lock);  // prefetched for a pass that may never begin
     if (evictable(unit)) evict(unit);
   }
   slots_.free_unused();
@@ -218,14 +219,18 @@ void Pager::require(Unit& unit, std::unique_lock<std::mutex>& lock) {
       }
       return begin_load(unit, true);
     }
-    const auto transfer = other->transfer;
-    lock.unlock();
-    try {
-      transfer->finish();
-    } catch (...) {  // the next user will get the error
-    }
-    lock.lock();
+    finish_transfer(*other, lock);
   }
+}
+
+void Pager::finish_transfer(const Unit& unit, std::unique_lock<std::mutex>& lock) {
+  const auto transfer = unit.transfer;
+  lock.unlock();
+  try {
+    transfer->finish();
+  } catch (...) {  // the next user will get the error
+  }
+  lock.lock();
 }
 
 void Pager::await(Unit& unit, std::unique_lock<std::mutex>& lock) {

@@ -103,6 +103,8 @@ class Pager final : public WeightPager, public std::enable_shared_from_this<Page
   void begin_expected();
   /// Sees to it that the unit is there or on its way.
   void require(Unit& unit, std::unique_lock<std::mutex>& lock);
+  /// Returns when what is under way for the unit has ended. The lock is released meanwhile.
+  static void finish_transfer(const Unit& unit, std::unique_lock<std::mutex>& lock);
   /// Waits until it is there, and shows its bytes to its storages.
   void await(Unit& unit, std::unique_lock<std::mutex>& lock);
   /// Lets this thread's stream use it.

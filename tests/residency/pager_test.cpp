@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -28,13 +29,16 @@ class MemoryStore final : public WeightStore {
   explicit MemoryStore(const at::Tensor& bytes) : WeightStore(bytes.nbytes()), bytes_(bytes.contiguous().clone()) {}
   std::string where() const override { return "a test"; }
   void read(void* to, uint64_t size, uint64_t offset) const override {
+    reading = true;
+    while (waits) std::this_thread::yield();
     if (fails) throw CheckpointError("the disk is broken");
     std::memcpy(to, static_cast<const char*>(bytes_.data_ptr()) + offset, size);
   }
   bool writable() const override { return true; }
   void write(const void* from) override { std::memcpy(bytes_.data_ptr(), from, bytes_.nbytes()); }
 
-  std::atomic<bool> fails = false;
+  std::atomic<bool> fails = false, waits = false;
+  mutable std::atomic<bool> reading = false;
 
  private:
   at::Tensor bytes_;
@@ -193,6 +197,22 @@ TEST(Pager, WithoutThreadsOfItsOwnReadsWhatIsNeeded) {
   }
   EXPECT_EQ(weights.pager->counts().demanded, weights.pager->counts().loads) << "nobody is there to prefetch";
   EXPECT_LE(weights.pager->counts().peak, 20000u);
+}
+
+TEST(Pager, WhatIsBeingPrefetchedIsDroppedToo) {
+  torch::manual_seed(1);
+  Weights weights(2, 100000);
+  weights.stores[1]->waits = true;
+  weights.paged[0].sum();
+  while (!weights.stores[1]->reading) std::this_thread::yield();
+  std::jthread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // in which one that does not wait has passed by
+    weights.stores[1]->waits = false;
+  });
+  weights.pager->drop_all();
+  const int64_t demanded = weights.pager->counts().demanded;
+  EXPECT_EQ(weights.paged[1].sum().item<float>(), weights.resident[1].sum().item<float>());
+  EXPECT_GT(weights.pager->counts().demanded, demanded) << "it was held";
 }
 
 TEST(Pager, AWeightThatIsGoneIsNotMissed) {

@@ -4,9 +4,9 @@
 #include <accelerate/parallel/model.h>
 
 #include "checkpoint/fetched_weights.h"
+#include "checkpoint/shared_failure.h"
 #include "run_state/checkpoint_manager.h"
 #include "run_state/run_parts.h"
-#include "run_state/shared_failure.h"
 #include "sharding/deepspeed_config.h"
 #include "sharding/weight_gatherer.h"
 

@@ -96,7 +96,7 @@ void expect_dispatched(const std::shared_ptr<DispatchCore>& core) {
 }
 
 std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
-                                                const LoadCheckpointOptions& options) {
+                                                const LoadCheckpointOptions& options, std::source_location where) {
   if (is_sharded(*module)) {
     if (options.device_map.has_value() || options.dtype)
       throw UsageError("load_checkpoint_in_model was given a device_map or a dtype for " + module->name() +
@@ -128,7 +128,9 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
                               .strict = options.strict,
                               .dtype = options.dtype,
                               .in_float32 = options.keep_in_fp32_modules,
-                              .new_name = options.key_mapping});
+                              .new_name = options.key_mapping,
+                              .together = options.broadcast_from_rank0,
+                              .where = where});
   std::optional<uint64_t> limit;
   if (const ByteSize* given = options.max_memory.find(Place(dispatcher.main_device())))
     limit = static_cast<uint64_t>(given->bytes());

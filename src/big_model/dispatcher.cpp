@@ -14,6 +14,8 @@
 
 #include "big_model/offload_budget.h"
 #include "big_model/offloaded_before.h"
+#include "checkpoint/host_group.h"
+#include "checkpoint/shared_failure.h"
 #include "core/escaped.h"
 #include "distributed/tensor_text.h"
 #include "residency/init_log.h"
@@ -23,6 +25,8 @@
 
 namespace accelerate::detail {
 namespace {
+
+constexpr char kLoadCall[] = "load_checkpoint_in_model";
 
 /// The first accelerator of a map, else the CPU.
 c10::Device main_device_of(const DeviceMap& map) {
@@ -81,6 +85,15 @@ Place Dispatcher::place_of(const WeightGroup& group) const {
 }
 
 void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
+  if (!rules.together) return fit_checkpoint(rules);
+  together_ = rules.together;
+  where_ = rules.where;
+  host_ = host_group(*together_, where_);
+  const std::string failure = failure_of([&] { fit_checkpoint(rules); });
+  throw_failure(kLoadCall, shared_failure(*together_, failure, where_));
+}
+
+void Dispatcher::fit_checkpoint(const CheckpointRules& rules) {
   stored_ = list_stored_tensors(rules.path);
   for (const auto& tensor : stored_) {
     const std::string name = rules.new_name ? rules.new_name(tensor.name) : tensor.name;
@@ -104,6 +117,12 @@ void Dispatcher::take_checkpoint(const CheckpointRules& rules) {
       weight.dtype = is_kept_in_float32(weight.group->name(), rules.in_float32) ? at::kFloat : *rules.dtype;
   }
   report(rules, missing, sorted_names(unexpected), misshapen);
+  if (!host_) return;
+  const bool on_disk = std::any_of(weights_.begin(), weights_.end(), [&](const Weight& weight) { return goes_to_disk(weight); });
+  if (!on_disk && !options_.mmap) return;
+  throw UsageError(
+      fmt::format("broadcast_from_rank0 is set, but {}. Leave it out: the ranks of a host read the same pages of files.",
+                  on_disk ? "weights are offloaded to disk" : "mmap is, too"));
 }
 
 void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::string>& missing,
@@ -124,7 +143,8 @@ void Dispatcher::report(const CheckpointRules& rules, const std::vector<std::str
 }
 
 bool Dispatcher::converts(const Weight& weight) const {
-  return !weight.group->is_one_tensor() || !weight.stored || !weight.stored->in_place || weight.stored->dtype != weight.dtype;
+  return host_ || !weight.group->is_one_tensor() || !weight.stored || !weight.stored->in_place ||
+         weight.stored->dtype != weight.dtype;
 }
 
 bool Dispatcher::may_map(const StoredTensor& stored) const {
@@ -142,8 +162,19 @@ uint64_t Dispatcher::bytes_needed(const Weight& weight) const {
   return static_cast<uint64_t>(weight.group->tensor().numel()) * c10::elementSize(weight.dtype);
 }
 
+at::Tensor Dispatcher::read(const StoredTensor& stored) const {
+  if (!host_) return read_stored_tensor(stored);
+  at::Tensor elements;
+  const std::string failure = failure_of([&] {
+    elements = host_->is_main_process() ? read_stored_tensor(stored).contiguous() : at::empty(stored.shape, stored.dtype);
+  });
+  throw_failure(kLoadCall, shared_failure(*together_, failure, where_));
+  broadcast_memory(*host_, elements.mutable_data_ptr(), elements.nbytes(), kLoadCall, where_);
+  return elements;
+}
+
 at::Tensor Dispatcher::value_of(const Weight& weight) const {
-  if (weight.stored) return read_stored_tensor(*weight.stored).to(weight.dtype);
+  if (weight.stored) return read(*weight.stored).to(weight.dtype);
   const at::Tensor& tensor = weight.group->tensor();
   // A copy where it is offloaded already: its bytes may go again.
   if (!tensor.is_meta()) return (record_of(tensor) ? tensor.clone() : tensor.detach()).to(at::kCPU, weight.dtype);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <accelerate/big_model/dispatch.h>
+#include <accelerate/distributed/process_state.h>
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -47,6 +49,9 @@ class Dispatcher {
     std::optional<at::ScalarType> dtype = {};
     std::vector<std::string> in_float32 = {};  // parts of names that have another
     std::function<std::string(const std::string&)> new_name = {};
+    /// The ranks that load it together; the first of each host reads.
+    std::optional<ProcessState> together = {};
+    std::source_location where = {};
   };
   /// Weights come from a checkpoint instead of from the model. CheckpointError when it does not fit.
   void take_checkpoint(const CheckpointRules& rules);
@@ -67,6 +72,8 @@ class Dispatcher {
     at::ScalarType dtype = at::kFloat;
   };
 
+  /// Finds the weights in it.
+  void fit_checkpoint(const CheckpointRules& rules);
   void report(const CheckpointRules& rules, const std::vector<std::string>& missing, const std::vector<std::string>& unexpected,
               const std::vector<std::string>& misshapen) const;
   Place place_of(const WeightGroup& group) const;
@@ -79,6 +86,8 @@ class Dispatcher {
   bool is_mapped(const Weight& weight) const;
   /// How large it will be.
   uint64_t bytes_needed(const Weight& weight) const;
+  /// The elements of a tensor of the checkpoint, of which this rank may be no reader.
+  at::Tensor read(const StoredTensor& stored) const;
   /// All elements of a group on the CPU as they will be.
   at::Tensor value_of(const Weight& weight) const;
   at::Tensor storage_of(const Weight& weight) const;
@@ -113,6 +122,9 @@ class Dispatcher {
   PinnedMemory pinned_;
   std::unordered_map<std::string, std::shared_ptr<const CheckpointFile>> files_;
   std::optional<OffloadWriter> writer_;
+  /// Where ranks load together: all of them, and those of this host.
+  std::optional<ProcessState> together_, host_;
+  std::source_location where_;
 };
 
 }  // namespace accelerate::detail

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "core/crc32.h"
 #include "core/escaped.h"
@@ -138,6 +139,14 @@ void FolderFiles::read(const std::vector<std::string>& names) {
     for (const auto& file : files) kept_[file.name] = {file.bytes, file.input->size()};
   } catch (const Error&) {  // the reader of that file will get the error
   }
+}
+
+char* FolderFiles::receive(const std::string& name, uint64_t size, bool verified) {
+  auto memory = memory_for(size);
+  if (!memory) throw std::bad_alloc();
+  char* const bytes = memory.get();
+  kept_[name] = {std::move(memory), size, verified};
+  return bytes;
 }
 
 std::unique_ptr<ByteSource> FolderFiles::open(const std::string& name) const {

@@ -30,6 +30,8 @@ class FolderFiles {
   /// Reads those of `names` that are there and not kept yet. One that cannot be read, or that there is no memory for, is left
   /// to `open`.
   void read(const std::vector<std::string>& names);
+  /// Memory for a file that another rank has read, which is kept. std::bad_alloc.
+  char* receive(const std::string& name, uint64_t size, bool verified);
   /// A file that was kept, or else is opened now. CheckpointError when it cannot be.
   std::unique_ptr<ByteSource> open(const std::string& name) const;
 

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "checkpoint/manifest.h"
+#include "checkpoint/shared_failure.h"
 #include "checkpoint/staged_folder.h"
 #include "core/escaped.h"
 #include "core/file.h"
 #include "run_state/checkpoint_paths.h"
-#include "run_state/shared_failure.h"
 
 namespace accelerate::detail {
 namespace {

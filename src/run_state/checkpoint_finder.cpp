@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/shared_failure.h"
 #include "core/escaped.h"
 #include "core/file.h"
 #include "run_state/checkpoint_cleanup.h"
 #include "run_state/checkpoint_paths.h"
 #include "run_state/checkpoint_reader.h"
 #include "run_state/run_parts.h"
-#include "run_state/shared_failure.h"
 
 namespace accelerate::detail {
 

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "checkpoint/host_group.h"
+#include "checkpoint/shared_failure.h"
 #include "checkpoint/staged_folder.h"
 #include "distributed/busy.h"
 #include "parallel/replica_check.h"
@@ -18,11 +20,11 @@
 #include "run_state/checkpoint_finder.h"
 #include "run_state/checkpoint_paths.h"
 #include "run_state/checkpoint_reader.h"
+#include "run_state/file_broadcast.h"
 #include "run_state/parameter_names.h"
 #include "run_state/restore.h"
 #include "run_state/run_parts.h"
 #include "run_state/sharded_snapshot.h"
-#include "run_state/shared_failure.h"
 
 namespace accelerate::detail {
 namespace {
@@ -127,13 +129,8 @@ void CheckpointManager::release() {
 }
 
 std::vector<int> CheckpointManager::leaders(const ProcessState& state, std::source_location where) const {
-  std::vector<int> leaders(static_cast<size_t>(state.num_processes()), 0);
-  if (!project_.save_on_each_node) return leaders;
-  const auto local_ranks = gather_object(state, std::vector<int64_t>{state.local_process_index()}, where);
-  for (size_t i = 1; i < leaders.size(); ++i) {  // every 0 begins a host
-    leaders[i] = local_ranks[i] == 0 ? static_cast<int>(i) : leaders[i - 1];
-  }
-  return leaders;
+  if (project_.save_on_each_node) return first_ranks_of_hosts(state, where);
+  return std::vector<int>(static_cast<size_t>(state.num_processes()), 0);
 }
 
 SavePart CheckpointManager::stage(const ProcessState& state, const Target& target, SavePaths& paths, std::source_location where) {
@@ -271,7 +268,7 @@ std::shared_ptr<LoadedRun> CheckpointManager::read(RunParts& parts, const std::s
     if (!files || files->folder() != found) files = std::make_unique<FolderFiles>(found);
     const Busy busy("load_state", found);
     std::shared_ptr<LoadedRun> loaded;
-    std::string failure = failure_of([&] {
+    const auto read_all = [&] {
       auto modules = modules_of(parts);
       for (const auto& hook : *load_hooks_) hook(modules, found);
       std::erase_if(parts.models, [&](const auto& model) {
@@ -279,8 +276,9 @@ std::shared_ptr<LoadedRun> CheckpointManager::read(RunParts& parts, const std::s
       });
       loaded = read_checkpoint(parts, *files);
       loaded->restart_epoch = options.restart_epoch;
-    });
-    failure = shared_failure(parts.state, failure, where);
+    };
+    std::string failure = options.broadcast_from_rank0 ? broadcast_files(parts, *files, where) : "";
+    if (failure.empty()) failure = shared_failure(parts.state, failure_of(read_all), where);
     if (failure.empty()) return loaded;
     // The newest of a live run may be removed, for a newer one, between two looks at it.
     if (!folder.empty() || !is_gone_anywhere(parts.state, found, where)) throw_failure("load_state", failure);

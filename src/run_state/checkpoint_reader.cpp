@@ -126,20 +126,6 @@ void check_gradients(const LoadedRun& loaded, const RunParts& parts) {
   }
 }
 
-/// What will be asked for, all at once, so that threads share it out.
-void prefetch_files(const RunParts& parts, FolderFiles& files) {
-  std::vector<std::string> names = {gradients_name(parts.state.process_index())};
-  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(optimizer_name(i));
-  for (size_t i = 0; i < parts.models.size(); ++i) {
-    for (const auto& name : model_names(i)) {
-      if (!files.contains(name)) continue;
-      if (name != sharded_model_folder(i)) names.push_back(name);
-      break;
-    }
-  }
-  files.read(names);
-}
-
 /// Whether read_checkpoint asks for the file of that name in a checkpoint of as many ranks.
 bool is_read_by(const RunParts& parts, const std::string& name) {
   const int rank = parts.state.process_index();
@@ -162,8 +148,24 @@ void check_by_reading(const RunParts& parts, FolderFiles& files) {
 
 }  // namespace
 
+std::vector<std::string> common_files(const RunParts& parts, const FolderFiles& files) {
+  std::vector<std::string> names = {kScaler, kOwnState};
+  for (size_t i = 0; i < parts.models.size(); ++i) {
+    const auto models = model_names(i);
+    const auto found = std::find_if(models.begin(), models.end(), [&](const auto& name) { return files.contains(name); });
+    if (found != models.end() && *found != sharded_model_folder(i)) names.push_back(*found);
+  }
+  for (size_t i = 0; i < parts.optimizers.size(); ++i) names.push_back(optimizer_name(i));
+  for (size_t i = 0; i < parts.schedulers.size(); ++i) names.push_back(numbered_name("scheduler", i, ".bin"));
+  for (size_t i = 0; i < parts.registered.size(); ++i) names.push_back(registered_name(i));
+  std::erase_if(names, [&](const auto& name) { return !files.contains(name); });
+  return names;
+}
+
 std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& files) {
-  prefetch_files(parts, files);
+  auto names = common_files(parts, files);
+  names.push_back(gradients_name(parts.state.process_index()));
+  files.read(names);  // all at once, so that threads share the work
   auto loaded = std::make_shared<LoadedRun>();
   loaded->folder = files.folder();
   for (size_t i = 0; i < parts.models.size(); ++i) read_model(*loaded, *parts.models[i], files, i);

@@ -40,6 +40,9 @@ struct LoadedRun {
   std::string file(const std::string& name) const { return folder + "/" + name; }
 };
 
+/// The files that every rank reads of a checkpoint, as far as they are there.
+std::vector<std::string> common_files(const RunParts& parts, const FolderFiles& files);
+
 /// What these parts have in a checkpoint. Nothing of the run is changed. CheckpointError when it is not there or cannot be read.
 /// Tensors may lie in the memory of `files`.
 std::shared_ptr<LoadedRun> read_checkpoint(const RunParts& parts, FolderFiles& files);

@@ -2,8 +2,10 @@
 
 #include <accelerate/big_model/dispatch.h>
 #include <accelerate/big_model/infer_auto_device_map.h>
+#include <accelerate/distributed/process_state.h>
 
 #include <functional>
+#include <source_location>
 
 namespace accelerate {
 
@@ -30,6 +32,9 @@ struct LoadCheckpointOptions {
   bool strict = false;
   /// The name in the model of a tensor of the checkpoint, for layers that were renamed; an empty one leaves it out.
   std::function<std::string(const std::string&)> key_mapping = {};
+  /// The ranks of this group load the same checkpoint together: the main process of each host reads it and broadcasts the weights
+  /// to the others. Nothing may go to disk then.
+  std::optional<ProcessState> broadcast_from_rank0 = {};
   /// As in DispatchOptions.
   std::optional<c10::Device> main_device = {};
   std::optional<ByteSize> offload_budget = {};
@@ -39,7 +44,7 @@ struct LoadCheckpointOptions {
 
 namespace detail {
 std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Module> module, const std::string& checkpoint,
-                                                const LoadCheckpointOptions& options);
+                                                const LoadCheckpointOptions& options, std::source_location where);
 /// UsageError for a model that is sharded, which is loaded and not dispatched.
 void expect_dispatched(const std::shared_ptr<DispatchCore>& core);
 }  // namespace detail
@@ -50,17 +55,19 @@ void expect_dispatched(const std::shared_ptr<DispatchCore>& core);
 /// prepare it first, then load. CheckpointError or UsageError names what is missing,
 /// does not fit or cannot be read; then nothing was changed.
 template <class H>
-void load_checkpoint_in_model(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
-  detail::load_and_dispatch(detail::module_of(model), checkpoint, options);
+void load_checkpoint_in_model(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {},
+                              std::source_location where = std::source_location::current()) {
+  detail::load_and_dispatch(detail::module_of(model), checkpoint, options, where);
 }
 
 /// The same, and the model to be called:
 ///
 ///   auto model = accelerate::load_checkpoint_and_dispatch(net, folder, {.device_map = "auto", .offload_folder = "offload"});
 template <class H>
-auto load_checkpoint_and_dispatch(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {}) {
+auto load_checkpoint_and_dispatch(const H& model, const std::string& checkpoint, const LoadCheckpointOptions& options = {},
+                                  std::source_location where = std::source_location::current()) {
   auto module = detail::module_of(model);
-  auto core = detail::load_and_dispatch(module, checkpoint, options);
+  auto core = detail::load_and_dispatch(module, checkpoint, options, where);
   detail::expect_dispatched(core);
   return DispatchedModel(std::move(module), std::move(core));
 }

@@ -31,6 +31,8 @@ struct LoadStateOptions {
   bool verify = true;
   /// An epoch that was under way is restarted instead of resumed: for a dataset of another length, or another batch size.
   bool restart_epoch = false;
+  /// What all ranks need is read by the main process of each host, which broadcasts it to the others: for slow disks.
+  bool broadcast_from_rank0 = false;
 };
 
 /// Called before anything is written: may look at the weights of the models, change them, or take some out to save them itself.

@@ -1,4 +1,4 @@
-#include "run_state/shared_failure.h"
+#include "checkpoint/shared_failure.h"
 
 #include <accelerate/core/error.h>
 #include <accelerate/distributed/collectives.h>

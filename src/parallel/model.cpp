@@ -78,7 +78,8 @@ ModelCore::ModelCore(std::shared_ptr<torch::nn::Module> module, const ProcessSta
     check_tied_by_memory(named_parameters_of(*module_));  // before a move to a device tears them apart
   if (options.fsdp && options.fsdp->activation_checkpointing && !options.evaluation_mode) checkpoint_activations(*options.fsdp);
   const bool is_sharded = options.fsdp && options.fsdp->sharding_strategy != ShardingStrategy::no_shard &&
-                          !options.evaluation_mode && (state.use_distributed() || options.fsdp->cpu_offload);
+                          !options.evaluation_mode &&
+                          (state.use_distributed() || options.fsdp->cpu_offload || !options.fsdp->offload_folder.empty());
   if (is_sharded) {
     shard(*options.fsdp);
     return;

@@ -1,15 +1,22 @@
 #include "residency/host_memory.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/StorageImpl.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "core/escaped.h"
+#include "core/file.h"
 #include "core/in_parallel.h"
 #include "residency/page_locking.h"
 
@@ -22,7 +29,33 @@ constexpr uint64_t kWeightAlignment = 256;
 
 uint64_t rounded(uint64_t bytes) { return (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment; }
 
-/// Anonymous pages that are unmapped with it.
+/// A file without a name, so that nothing is left of it, however the process ends. -1 and errno when there can be none.
+int open_nameless_file(const std::string& folder) {
+  const int descriptor = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return descriptor;
+  // A file system that makes none: it has a name for a moment.
+  std::string name = folder + "/.accelerate-offload-XXXXXX";
+  const int named = mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) unlink(name.c_str());
+  return named;
+}
+
+/// Maps such a file, whose blocks are allocated: a write to a page that finds the disk full would end the process.
+void* map_file(uint64_t bytes, const std::string& folder) {
+  const auto fail = [&](const std::string& what, int reason) {
+    throw FileAccessError("Cannot " + what + " in the folder " + escaped(folder) + ": " + std::strerror(reason) + ".");
+  };
+  const int descriptor = open_nameless_file(folder);
+  if (descriptor < 0) fail("create a file", errno);
+  const int reason = posix_fallocate(descriptor, 0, static_cast<off_t>(bytes));
+  void* const start = reason ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  const int problem = reason ? reason : errno;
+  close(descriptor);
+  if (start == MAP_FAILED) fail("offload " + std::to_string(bytes) + " bytes", problem);
+  return start;
+}
+
+/// Pages that are unmapped with it: anonymous ones, or those of a file in a folder.
 class Mapping {
  public:
   explicit Mapping(uint64_t bytes)
@@ -30,6 +63,7 @@ class Mapping {
     if (start_ == MAP_FAILED) throw std::bad_alloc();
     madvise(start_, bytes_, MADV_HUGEPAGE);  // fewer pages to touch and to lock
   }
+  Mapping(uint64_t bytes, const std::string& folder) : start_(map_file(bytes, folder)), bytes_(bytes), folder_(folder) {}
   ~Mapping() {
     if (locked_) unlock_pages(start_);
     munmap(start_, bytes_);
@@ -38,6 +72,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   char* start() const { return static_cast<char*>(start_); }
+  /// Empty for anonymous pages.
+  const std::string& folder() const { return folder_; }
   void lock() { locked_ = lock_pages(start_, bytes_); }
   /// Keeps its pages as far as they are needed, perhaps at another address.
   void resize(uint64_t bytes) {
@@ -56,9 +92,15 @@ class Mapping {
                                                          /*resizable=*/false);
     return at::empty({0}, at::kByte).set_(c10::Storage(std::move(storage)), 0, {size}, {1});
   }
+  /// The mapping that a tensor is on, or null.
+  static const Mapping* of(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+    const c10::DataPtr& owner = tensor.storage().data_ptr();
+    return owner.get_deleter() == &unmap ? static_cast<const Mapping*>(owner.get_context()) : nullptr;
+  }
   /// The mapping of a tensor that nobody else uses; null when it is on other memory.
   static std::unique_ptr<Mapping> take_from(at::Tensor tensor) {
-    if (!tensor.defined() || tensor.storage().data_ptr().get_deleter() != &unmap) return nullptr;
+    if (!of(tensor)) return nullptr;
     c10::DataPtr owner = tensor.storage().set_data_ptr(c10::DataPtr(nullptr, c10::kCPU));
     return std::unique_ptr<Mapping>(static_cast<Mapping*>(owner.release_context()));
   }
@@ -69,6 +111,7 @@ class Mapping {
   void* start_;
   uint64_t bytes_;
   bool locked_ = false;
+  std::string folder_ = {};
 };
 
 class HomeInMemory final : public WeightStore {
@@ -122,6 +165,31 @@ at::Tensor pinned_memory(uint64_t bytes) {
   });
   mapping->lock();
   return Mapping::tensor_of(std::move(mapping));
+}
+
+at::Tensor file_memory(uint64_t bytes, const std::string& folder) {
+  return bytes == 0 ? at::empty({0}, at::kByte) : Mapping::tensor_of(std::make_unique<Mapping>(bytes, folder));
+}
+
+bool is_in_file(const at::Tensor& tensor) {
+  const auto* mapping = Mapping::of(tensor);
+  return mapping && !mapping->folder().empty();
+}
+
+namespace {
+
+at::Tensor zeros_in_folder_of(const at::Tensor& neighbour, const at::Tensor& like) {
+  return file_memory(like.nbytes(), Mapping::of(neighbour)->folder()).view(like.scalar_type()).view(like.sizes());
+}
+
+}  // namespace
+
+at::Tensor zeros_beside(const at::Tensor& tensor) {
+  return is_in_file(tensor) ? zeros_in_folder_of(tensor, tensor) : at::zeros_like(tensor);
+}
+
+void keep_beside(at::Tensor& state, const at::Tensor& tensor) {
+  if (is_in_file(tensor) && !is_in_file(state)) state = zeros_in_folder_of(tensor, state).copy_(state);
 }
 
 void PinnedMemory::expect(uint64_t bytes) { expected_ += rounded(bytes); }

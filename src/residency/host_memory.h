@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "residency/weight_store.h"
 
@@ -27,6 +28,15 @@ at::Tensor host_slot(uint64_t bytes, at::Tensor scrap);
 /// Page-locked memory, which an accelerator reads by DMA. Pages that threads have touched and that are locked then are had
 /// several times faster than pinned memory of torch, which also rounds every piece up to a power of two.
 at::Tensor pinned_memory(uint64_t bytes);
+
+/// Memory of zeros on a file of its own in `folder`, which the system writes back and evicts when host memory is short. The file
+/// has no name, and is gone with it. FileAccessError when the folder cannot be written to or has no room.
+at::Tensor file_memory(uint64_t bytes, const std::string& folder);
+bool is_in_file(const at::Tensor& tensor);
+/// Zeros like a tensor, in a file of the same folder where that one is in a file.
+at::Tensor zeros_beside(const at::Tensor& tensor);
+/// Moves a tensor to a file beside another one that is in a file.
+void keep_beside(at::Tensor& state, const at::Tensor& tensor);
 
 /// Pinned memory for many weights, in one piece.
 class PinnedMemory {

@@ -66,14 +66,18 @@ json variables_document(const Environment& environment) {
   const auto stage_text = environment("ACCELERATE_DEEPSPEED_ZERO_STAGE");
   const auto stage = stage_text ? whole_number(*stage_text) : 2;
   if (!stage || *stage < 0 || *stage > 3) refuse_variable("ACCELERATE_DEEPSPEED_ZERO_STAGE", *stage_text, "0, 1, 2 or 3");
-  const auto device = [&](const char* name) { return environment(name).value_or("none"); };
+  const auto offload = [&](const std::string& kind) {
+    const std::string prefix = "ACCELERATE_DEEPSPEED_OFFLOAD_" + kind;
+    return json{{"device", environment(prefix + "_DEVICE").value_or("none")},
+                {"nvme_path", environment(prefix + "_NVME_PATH").value_or("none")}};
+  };
   const std::string saves = environment("ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL").value_or("false");
   return {{"gradient_accumulation_steps", steps},
           {"gradient_clipping", clipping},
           {"zero_optimization",
            {{"stage", *stage},
-            {"offload_optimizer", {{"device", device("ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE")}}},
-            {"offload_param", {{"device", device("ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE")}}},
+            {"offload_optimizer", offload("OPTIMIZER")},
+            {"offload_param", offload("PARAM")},
             {"stage3_gather_16bit_weights_on_model_save", parse_flag(saves, "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL")}}}};
 }
 
@@ -103,30 +107,36 @@ json document_from(const Environment& environment) {
     throw ConfigError("The DeepSpeed configuration has no zero_optimization: add the section, with a stage from 0 to 3.");
   if (deepspeed_value(document, "gradient_accumulation_steps").is_null()) document["gradient_accumulation_steps"] = 1;
   for (const char* path : {"gradient_accumulation_steps", "gradient_clipping", "zero_optimization.stage",
-                           "zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device",
+                           "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.nvme_path",
+                           "zero_optimization.offload_param.device", "zero_optimization.offload_param.nvme_path",
                            "zero_optimization.stage3_gather_16bit_weights_on_model_save"}) {
     fill_auto(document, path, deepspeed_value(variables, path));
   }
   return document;
 }
 
-/// Whether a kind of state is offloaded to host memory.
-bool is_offloaded(const json& document, const std::string& path, int stage, int least_stage) {
+/// Whether a kind of state is offloaded, to host memory or to a folder. Shards and optimizer state are in one place: of two
+/// folders the first one counts.
+void take_offload(FsdpOptions& options, const json& document, const std::string& section, int stage, int least_stage) {
+  const std::string path = section + ".device";
   const json device = deepspeed_value(document, path);
-  if (device.is_null() || device == "none") return false;
-  if (device == "nvme") refuse_value(path, device, "none or cpu: offloading to NVMe is not supported yet, cpu works");
-  if (device != "cpu") refuse_value(path, device, "none or cpu");
+  if (device.is_null() || device == "none") return;
+  if (device != "cpu" && device != "nvme") refuse_value(path, device, "none, cpu or nvme");
   if (stage < least_stage) refuse_value(path, device, "none below ZeRO stage " + std::to_string(least_stage));
-  return true;
+  options.cpu_offload = true;
+  if (device != "nvme") return;
+  const json folder = deepspeed_value(document, section + ".nvme_path");
+  if (!folder.is_string() || folder == "" || folder == "none")
+    refuse_value(section + ".nvme_path", folder, "a folder on a disk of the host, for device nvme");
+  if (options.offload_folder.empty()) options.offload_folder = folder.get<std::string>();
 }
 
 FsdpOptions sharding_of(const json& document, int stage, const Environment& environment) {
   constexpr std::array kStages = {ShardingStrategy::no_shard, ShardingStrategy::shard_grad_op, ShardingStrategy::shard_grad_op,
                                   ShardingStrategy::full_shard};
   FsdpOptions options{.sharding_strategy = kStages[static_cast<size_t>(stage)], .state_dict_type = StateDictType::sharded};
-  const bool optimizer = is_offloaded(document, "zero_optimization.offload_optimizer.device", stage, 1);
-  const bool weights = is_offloaded(document, "zero_optimization.offload_param.device", stage, 3);
-  options.cpu_offload = optimizer || weights;
+  take_offload(options, document, "zero_optimization.offload_optimizer", stage, 1);
+  take_offload(options, document, "zero_optimization.offload_param", stage, 3);
   const char* bucket = "zero_optimization.stage3_prefetch_bucket_size";
   if (stage > 0) {
     const bool automatic = deepspeed_value(document, bucket) == "auto";

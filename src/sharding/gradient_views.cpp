@@ -79,6 +79,16 @@ void GradientViews::hide() {
   }
 }
 
+void GradientViews::release() {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    for (size_t i = 0; i < views_[unit].size(); ++i) {
+      at::Tensor& gradient = units_[unit]->weights[i].parameter.mutable_grad();
+      if (views_[unit][i].shown && gradient.is_same(views_[unit][i].gradient)) gradient.reset();
+      views_[unit][i] = {};
+    }
+  }
+}
+
 at::Tensor GradientViews::gather(const ShardedUnit& unit) const {
   const auto options = unit.shard.options().device(unit.device);
   at::Tensor mine = at::zeros({unit.layout.shard_size()}, options);

@@ -26,6 +26,8 @@ class GradientViews final : public WeightPager, public std::enable_shared_from_t
   void take_changes();
   /// The same, and parameters show none from now on: a backward pass would add to it.
   void hide();
+  /// The sharded model has ended: parameters have no gradients any more. Their views would keep this alive, and it them.
+  void release();
 
   /// UsageError in a backward pass, which cannot add to gradients that are averaged.
   void pin(std::span<const WeightAccess> accesses) override;

@@ -43,7 +43,7 @@ void ShardGatherer::add_unit(std::shared_ptr<ShardedUnit> unit) {
   for (size_t i = 0; i < unit->weights.size(); ++i) {
     const auto& weight = unit->weights[i];
     const auto record = std::make_shared<StorageRecord>(shared_from_this(), number, static_cast<int>(i), Absence::sharded);
-    manage(*weight.storage.unsafeGetStorageImpl(), record, unit->device, weight.name);
+    manage(*weight.parameter.storage().unsafeGetStorageImpl(), record, unit->device, weight.name);
     set_key(weight.parameter, true);
   }
   units_.push_back({.unit = std::move(unit)});
@@ -169,8 +169,8 @@ void ShardGatherer::finish_gather(Residency& unit) {
   auto* bytes = static_cast<char*>(unit.full.mutable_data_ptr());
   const auto& sharded = *unit.unit;
   for (size_t i = 0; i < sharded.weights.size(); ++i) {
-    show_bytes(*sharded.weights[i].storage.unsafeGetStorageImpl(),
-               bytes + sharded.layout.offset(i) * static_cast<int64_t>(c10::elementSize(sharded.dtype)));
+    if (const auto storage = sharded.weights[i].storage.lock())
+      show_bytes(*storage, bytes + sharded.layout.offset(i) * static_cast<int64_t>(c10::elementSize(sharded.dtype)));
   }
   unit.shown = true;
 }
@@ -201,7 +201,9 @@ bool ShardGatherer::make_room(const Residency& unit) {
 void ShardGatherer::evict(Residency& unit) {
   await_gather(unit);  // a wrong prefetch: its slot is written to until then
   if (unit.shown) {
-    for (const auto& weight : unit.unit->weights) hide_bytes(*weight.storage.unsafeGetStorageImpl(), weight.name);
+    for (const auto& weight : unit.unit->weights) {
+      if (const auto storage = weight.storage.lock()) hide_bytes(*storage, weight.name);
+    }
   }
   unit.shown = unit.outdated = false;
   unit.full.reset();
@@ -230,6 +232,17 @@ void ShardGatherer::invalidate() {
   // What would be gathered for the pass after it would be outdated, too.
   order_.ended();
   if (slots_) slots_->free_unused();
+}
+
+void ShardGatherer::release() {
+  const std::lock_guard lock(mutex_);
+  for (auto& unit : units_) {
+    if (unit.gather) {
+      unit.gather = {};  // it keeps its tensors
+      for (at::Tensor* tensor : {&unit.slot, &unit.full, &unit.sent}) tensor->reset();
+    }
+    unit.unit->release_parameters();
+  }
 }
 
 uint64_t ShardGatherer::held_bytes() const {

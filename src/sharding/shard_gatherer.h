@@ -48,6 +48,9 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
   /// Shards are about to change, or have changed: everything that was gathered is outdated.
   void invalidate();
 
+  /// The sharded model has ended, and with it perhaps the group: gathers that are under way are left to end by themselves.
+  void release();
+
   const ShardedUnit& unit(size_t number) const { return *units_[number].unit; }
   /// Of this process among those that hold one copy.
   int rank() const { return rank_; }

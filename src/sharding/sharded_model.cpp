@@ -58,6 +58,19 @@ GatherOptions gather_options(const FsdpOptions& options) {
           .ahead = options.limit_all_gathers ? size_t{1} : size_t{2}};
 }
 
+/// A copy where shards are kept.
+at::Tensor shard_memory(const at::Tensor& shard, const FsdpOptions& options) {
+  at::Tensor memory;
+  if (!options.offload_folder.empty()) {
+    memory = file_memory(shard.nbytes(), options.offload_folder);
+  } else if (options.cpu_offload && !shard.is_cpu()) {
+    memory = pinned_memory(shard.nbytes());  // paged in beside the computing
+  } else {
+    return shard.clone();
+  }
+  return memory.view(shard.scalar_type()).copy_(shard);
+}
+
 }  // namespace
 
 Slots::Allocate slots_on(c10::Device device) {
@@ -68,6 +81,13 @@ Slots::Allocate slots_on(c10::Device device) {
 }
 
 at::Tensor in_memory_order(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}, tensor.storage_offset()); }
+
+void ShardedUnit::release_parameters() {
+  for (auto& weight : weights) {
+    const at::Tensor& parameter = weight.parameter;
+    weight.parameter = at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().device(at::kMeta));
+  }
+}
 
 void fill_empty_weights(torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
@@ -105,7 +125,10 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
   reducer_->install_hooks();
 }
 
-ShardedModel::~ShardedModel() = default;
+ShardedModel::~ShardedModel() {
+  views_->release();
+  gatherer_->release();
+}
 
 /// The hybrid strategies: ranks next to each other hold a copy of the weights together, and those with the same place in
 /// different copies hold the same shard.
@@ -143,12 +166,7 @@ void ShardedModel::shard_unit(const UnitPlan& plan, bool broadcasts) {
   for (size_t i = 0; i < values.size(); ++i)
     flat.narrow(0, unit->layout.offset(i), unit->layout.size(i)).copy_(in_memory_order(dense(values[i])));
   if (broadcasts && world_.num_processes() > 1) world_.communicator()->broadcast(flat, 0, "prepare", where_);
-  unit->shard = flat.narrow(0, rank * unit->layout.shard_size(), unit->layout.shard_size()).clone();
-  if (options_.cpu_offload && !device.is_cpu()) {
-    // Page-locked: paged in beside the computing.
-    const at::Tensor host = pinned_memory(unit->shard.nbytes()).view(dtype);
-    unit->shard = host.copy_(unit->shard);
-  }
+  unit->shard = shard_memory(flat.narrow(0, rank * unit->layout.shard_size(), unit->layout.shard_size()), options_);
   for (size_t i = 0; i < plan.weights.size(); ++i) {
     at::Tensor parameter = plan.weights[i].parameter;
     const auto value = dense(values[i]);
@@ -320,7 +338,7 @@ std::vector<ShardedModel::Entry> ShardedModel::entries() const {
   std::unordered_map<const void*, Place> by_storage;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (size_t i = 0; i < units_[unit]->weights.size(); ++i)
-      by_storage[units_[unit]->weights[i].storage.unsafeGetStorageImpl()] = {unit, i};
+      by_storage[units_[unit]->weights[i].storage._unsafe_get_target()] = {unit, i};
   }
   std::vector<Entry> entries;
   for (const auto& [name, tensor] : accelerate::state_dict(*module_)) {

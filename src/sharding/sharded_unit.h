@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/TensorBody.h>
+#include <c10/core/StorageImpl.h>
 
 #include <string>
 #include <vector>
@@ -14,12 +15,13 @@ namespace accelerate::detail {
 /// A parameter of a sharded unit.
 struct ShardedWeight {
   std::string name;
-  /// The module's own: of its full shape, with bytes only while they are gathered.
+  /// The module's own: of its full shape, with bytes only while they are gathered. One of the same shape when the sharded model
+  /// has ended: its storage keeps the unit alive, so the unit must not keep it.
   at::Tensor parameter;
   /// This rank's part of it, a view of the unit's shard: what an optimizer steps.
   at::Tensor piece;
-  /// The parameter's, also after somebody has given it another one.
-  c10::Storage storage = parameter.storage();
+  /// The parameter's, as long as there is one.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage = parameter.storage().getWeakStorageImpl();
 };
 
 /// Weights that are gathered and resharded together, and this rank's shard of them.
@@ -38,6 +40,8 @@ struct ShardedUnit {
     constexpr size_t kMost = 19;
     return "for " + (name.size() > kMost ? ".." + name.substr(name.size() - kMost + 2) : name);
   }
+  /// The sharded model has ended. Whoever has its parameters still can use them.
+  void release_parameters();
   int64_t full_bytes() const { return layout.total() * static_cast<int64_t>(c10::elementSize(dtype)); }
   bool converts() const { return shard.scalar_type() != dtype; }
   /// Whether the shard waits in host memory for a device that computes with it.

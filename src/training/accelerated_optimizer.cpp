@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "residency/host_memory.h"
 #include "training/fused_step.h"
 #include "training/gradient_norm.h"
 #include "training/optimizer_lifetime.h"
@@ -36,10 +37,13 @@ struct AcceleratedOptimizer::Core {
     // The scaler knows optimizers by their address, and an earlier one may have ended there in the middle of a step.
     if (scaler) scaler->forget(*optimizer);
     if (device_placement) place_state(*optimizer);
+    for (const auto& group : optimizer->param_groups())
+      in_files |= std::any_of(group.params().begin(), group.params().end(), is_in_file);
   }
 
   void step() {
     find_repetitions();
+    if (in_files) place_state(*optimizer);  // it may have been loaded
     const auto by = take_divisor();
     if (!scaler || !scaler->is_enabled()) return kernel->take(by);
     settle();
@@ -243,6 +247,7 @@ struct AcceleratedOptimizer::Core {
   std::shared_ptr<GradScaler> scaler;
   std::unique_ptr<OptimizerStep> kernel;
   size_t known_parameters = 0;
+  bool in_files = false;  // what is stepped
   bool skipped = false;
   /// What the next step divides gradients by, to clip them, and which ones.
   struct Pending {

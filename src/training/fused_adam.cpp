@@ -1,12 +1,12 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
 #include <type_traits>
 #include <utility>
 
+#include "residency/host_memory.h"
 #include "training/fused_kernel.h"
 
 namespace accelerate::detail {
@@ -33,12 +33,12 @@ class FusedAdam final : public FusedKernel {
     auto& slot = optimizer().state()[parameter.unsafeGetTensorImpl()];
     if (!slot) {
       auto state = std::make_unique<State>();
-      state->exp_avg(at::zeros_like(parameter));
-      state->exp_avg_sq(at::zeros_like(parameter));
+      state->exp_avg(zeros_beside(parameter));
+      state->exp_avg_sq(zeros_beside(parameter));
       slot = std::move(state);
     }
     auto& state = static_cast<State&>(*slot);
-    if (of(options).amsgrad() && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(parameter));
+    if (of(options).amsgrad() && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(zeros_beside(parameter));
     return tensors_of(state);
   }
 

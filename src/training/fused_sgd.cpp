@@ -1,9 +1,9 @@
 #include <ATen/ops/_fused_sgd.h>
-#include <ATen/ops/empty_like.h>
 #include <torch/optim/sgd.h>
 
 #include <utility>
 
+#include "residency/host_memory.h"
 #include "training/fused_kernel.h"
 
 namespace accelerate::detail {
@@ -30,7 +30,7 @@ class FusedSgd final : public FusedKernel {
     if (of(options).momentum() == 0) return {};
     FusedState state = find_state(parameter);
     state.begins = !state.tensors[0].defined();
-    if (state.begins) state.tensors[0] = at::empty_like(parameter);
+    if (state.begins) state.tensors[0] = zeros_beside(parameter);
     return state;
   }
 

@@ -9,13 +9,17 @@
 
 #include <initializer_list>
 
+#include "residency/host_memory.h"
+
 namespace accelerate::detail {
 namespace {
 
 using namespace torch::optim;
 
 void place_tensor(at::Tensor& tensor, const at::Tensor& parameter) {
-  if (tensor.defined()) tensor = tensor.to(parameter.device());
+  if (!tensor.defined()) return;
+  tensor = tensor.to(parameter.device());
+  keep_beside(tensor, parameter);
 }
 
 template <class State>

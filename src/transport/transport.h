@@ -53,9 +53,9 @@ class Transport {
   /// The group that c10d's reducer of gradients starts its collectives in.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> process_group() const = 0;
 
-  /// Ends the group, before the rendezvous store of its ranks. Nothing is started after it. `aborts`: collectives of a device that
-  /// are still under way are ended too, because not all ranks have joined them. A transport with a collective on the host that
-  /// cannot end is not closed: its end would wait.
+  /// Ends the group, before the rendezvous store of its ranks. Nothing is started after it. `aborts`: collectives of a device
+  /// that are still under way are ended too, because not all ranks have joined them. A transport with a collective on the host
+  /// that cannot end is not closed: its end would wait.
   virtual void close(bool aborts) noexcept = 0;
 
  private:

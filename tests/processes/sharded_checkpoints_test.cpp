@@ -32,10 +32,14 @@ class ShardedCheckpoints : public ::testing::Test {
   /// See sharded_peer.cpp.
   Figures run(int processes, const std::string& kind, const std::string& act, const std::string& folder,
               const std::string& to = "") {
-    return figures_of(run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", std::to_string(processes),
-                                   "--main_process_port", "0", "--num_cpu_threads_per_process", "1", ACCELERATE_SHARDED_PEER,
-                                   kind, act, folder_ / folder, to.empty() ? "" : folder_ / to},
-                                  {.limit = std::chrono::seconds(180)}));
+    return figures_of(launch(processes, kind, act, folder, to));
+  }
+  ProgramResult launch(int processes, const std::string& kind, const std::string& act, const std::string& folder,
+                       const std::string& to = "") {
+    return run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", std::to_string(processes), "--main_process_port",
+                        "0", "--num_cpu_threads_per_process", "1", ACCELERATE_SHARDED_PEER, kind, act, folder_ / folder,
+                        to.empty() ? "" : folder_ / to},
+                       {.limit = std::chrono::seconds(180)});
   }
   Figures python(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {ACCELERATE_PYTHON, ACCELERATE_SHARDED_PEER_SCRIPT});
@@ -57,6 +61,16 @@ TEST_F(ShardedCheckpoints, SavedOnFourProcessesTheyGoThroughAnyNumberAndKindOfRu
   EXPECT_EQ(run(1, "plain", "load", "four", "plain"), saved);
   EXPECT_EQ(run(2, "plain", "load", "one", "pair"), saved);
   EXPECT_EQ(run(4, "shards", "load", "pair", "back"), saved);
+}
+
+TEST_F(ShardedCheckpoints, ARunWhoseRankIsKilledInABackwardPassResumesOnFewerRanksFromTheNewestCheckpointToTheBit) {
+  run(3, "shards", "stop", "undisturbed");
+  const auto expected = run(2, "shards", "resume", "undisturbed");
+  EXPECT_EQ(expected.at("taken"), "4");
+  const auto killed = launch(3, "shards", "kill", "killed");
+  EXPECT_NE(killed.exit_code, 0);
+  EXPECT_NE((killed.output + killed.errors).find("rank 2"), std::string::npos) << killed.errors;
+  EXPECT_EQ(run(2, "shards", "resume", "killed"), expected);
 }
 
 TEST_F(ShardedCheckpoints, PythonsFsdpLoadsShardsAndWholeStatesAndWeLoadItsOwn) {

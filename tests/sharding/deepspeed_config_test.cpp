@@ -191,6 +191,19 @@ TEST(DeepSpeedConfig, WhatOnlyTunesDeepSpeedIsAccepted) {
   EXPECT_EQ(settings.fsdp.min_num_params, 1000000);
 }
 
+TEST(DeepSpeedConfig, OffloadingToNvmeKeepsShardsAndOptimizerStateInOneFolder) {
+  const auto settings = with_document(document_of("", R"("stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/second"},
+             "offload_optimizer": {"device": "nvme", "nvme_path": "auto"})"),
+                                      {{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_NVME_PATH", "/first"}});
+  EXPECT_EQ(settings.fsdp.offload_folder, "/first");
+  EXPECT_EQ(with_document(document_of("", R"("stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/second"})"))
+                .fsdp.offload_folder,
+            "/second");
+  EXPECT_EQ(with_document(document_of("", R"("stage": 3, "offload_param": {"device": "cpu", "nvme_path": "/unused"})"))
+                .fsdp.offload_folder,
+            "");
+}
+
 TEST(DeepSpeedConfig, ShardsInsideOfGroupsAreHybridSharding) {
   const auto settings = with_document(document_of("", "\"stage\": 3, \"mics_shard_size\": 4"));
   EXPECT_EQ(settings.fsdp.sharding_strategy, ShardingStrategy::hybrid_shard);
@@ -222,7 +235,9 @@ TEST(DeepSpeedConfig, ARefusedValueIsNamed) {
                {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS=0"});
   expect_parts(document_refusal(document_of("", "\"stage\": 5")), {"zero_optimization.stage is 5", "0 to 3"});
   expect_parts(deepspeed_refusal({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "nvme"}}),
-               {"zero_optimization.offload_optimizer.device is \"nvme\"", "cpu works"});
+               {"zero_optimization.offload_optimizer.nvme_path is \"none\"", "a folder"});
+  expect_parts(deepspeed_refusal({{"ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE", "tape"}}),
+               {"zero_optimization.offload_optimizer.device is \"tape\"", "none, cpu or nvme"});
   expect_parts(deepspeed_refusal({{"ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE", "cpu"}}), {"offload_param.device", "stage 3"});
 }
 

@@ -42,13 +42,17 @@ struct TinyGptImpl : torch::nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& ids) {
     auto x = embedding(ids);
-    for (const auto& block : *blocks) x = block->as<AttentionBlock>()->forward(x);
+    for (const auto& each : *blocks) {
+      const auto block = std::dynamic_pointer_cast<AttentionBlockImpl>(each);
+      x = checkpoints ? accelerate::checkpoint(block, x) : block->forward(x);
+    }
     return torch::matmul(norm(x) * scale, embedding->weight.t());
   }
   torch::nn::Embedding embedding{nullptr};
   torch::nn::ModuleList blocks;
   torch::nn::LayerNorm norm{nullptr};
   torch::Tensor scale;
+  bool checkpoints = false;  // activations
 };
 TORCH_MODULE(TinyGpt);
 
@@ -67,6 +71,7 @@ struct RunOptions {
   int accumulation = 1;
   double clip = 0;
   bool freeze = false;
+  bool checkpoints = false;
   std::optional<accelerate::Precision> precision = {};
   std::optional<accelerate::CommHook> comm_hook = {};
 };
@@ -102,6 +107,7 @@ inline RunResult train(const RunOptions& options) {
   accelerate::Accelerator accelerator(how);
   torch::manual_seed(11 + (options.fsdp ? accelerator.process_index() : 0));  // prepare gives all of them those of the first
   TinyGpt net;
+  net->checkpoints = options.checkpoints;
   if (options.freeze) net->embedding->weight.set_requires_grad(false);
   const auto stepper = make_optimizer(net, options.stepper);
   auto [model, optimizer] = accelerator.prepare(net, *stepper);

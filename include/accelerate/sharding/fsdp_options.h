@@ -58,6 +58,8 @@ struct FsdpOptions {
   std::optional<FsdpMixedPrecision> mixed_precision = {};
   /// Keep shards and optimizer state in host memory, where the optimizer steps.
   bool cpu_offload = false;
+  /// Keep them in files of this folder instead, on a disk of the host: what is not in use need not fit into host memory.
+  std::string offload_folder = {};
   /// Begin with the weights of the main process on all ranks.
   bool sync_module_states = true;
   /// Not given: full for version 1 of FSDP, sharded for version 2.

@@ -37,8 +37,8 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 	@echo "== golden: conformance tests on $(abspath $(ACCELERATE_GOLDEN_DIR))"
 	@ACCELERATE_GOLDEN_DIR=$(abspath $(ACCELERATE_GOLDEN_DIR)) ctest --test-dir $(BUILD) -L '^golden$$' --no-tests=error --verbose
 
-soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more)
-	@scripts/soak
+soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
+	@scripts/soak $(PARTS)
 
 test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi

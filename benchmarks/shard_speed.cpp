@@ -1,7 +1,8 @@
 // A training step of a sharded or replicated model on the ranks of one group. Reads commands from standard input and answers each
 // with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "forward STEPS" with microseconds a
-// forward pass and what the link to the GPU carries, "figures STEPS" with what this rank holds and sends. shard_speed (Python)
-// asks this program and the peer's, interleaved.
+// forward pass and what the link to the GPU carries, "figures STEPS" with what this rank holds and sends, "save TIMES" with
+// microseconds a save_state, those that an asynchronous one blocks and those until it is durable, a load_state, and the bytes that
+// this rank writes. shard_speed (Python) asks this program and the peer's, interleaved.
 #include <accelerate/accelerate.h>
 #include <malloc.h>
 #include <torch/torch.h>
@@ -24,6 +25,8 @@ struct Wishes {
   bool on_gpu = false;
   /// Of the GPU's memory; the rest is taken by a tensor. 0: all of it.
   int64_t budget_mb = 0;
+  /// Where checkpoints are saved.
+  std::string folder = {};
 };
 
 constexpr int64_t kHeads = 6, kClasses = 10;
@@ -110,8 +113,9 @@ struct Batch {
 template <class Net>
 class Training {
  public:
-  Training(accelerate::Accelerator& accelerator, Net net, Batch batch, int64_t before)
+  Training(accelerate::Accelerator& accelerator, Net net, Batch batch, int64_t before, std::string folder)
       : accelerator_(accelerator),
+        folder_(std::move(folder)),
         adamw_(net->parameters(), torch::optim::AdamWOptions(1e-4)),
         batch_(std::move(batch)),
         prepared_(accelerator.prepare(net, adamw_)),
@@ -128,6 +132,8 @@ class Training {
         const torch::NoGradGuard no_grad;
         const auto taken = run(steps, [this] { std::get<0>(prepared_)(batch_.inputs); });
         std::cout << taken.wall << ' ' << link_bytes_per_microsecond() << std::endl;
+      } else if (command == "save") {
+        tell_saves(steps);
       } else {
         tell_figures(steps);
       }
@@ -181,6 +187,28 @@ class Training {
     return 8.0 * static_cast<double>(bytes) / std::chrono::duration<double, std::micro>(Clock::now() - start).count();
   }
 
+  void tell_saves(int64_t times) {
+    step();  // the optimizer has a state
+    const auto save = [this](bool async) { accelerator_.save_state(folder_, {.async = async}); };
+    save(false);
+    save(true);  // memory for its copies
+    accelerator_.end_training();  // waits for it
+    double saved = 0, blocked = 0, durable = 0, loaded = 0;
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < times; ++i) {
+      const int64_t written = accelerate::testing::written_bytes();
+      saved += run(1, [&] { save(false); }).wall;
+      bytes += accelerate::testing::written_bytes() - written;
+      const auto start = Clock::now();
+      blocked += run(1, [&] { save(true); }).wall;
+      accelerator_.end_training();  // waits for it
+      durable += std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+      loaded += run(1, [&] { accelerator_.load_state(folder_); }).wall;
+    }
+    for (const double total : {saved, blocked, durable, loaded}) std::cout << total / static_cast<double>(times) << ' ';
+    std::cout << bytes / times << std::endl;
+  }
+
   void tell_figures(int64_t steps) {
     run(2, [this] { step(); });  // gradients and optimizer state are there from now on
     auto& [model, optimizer] = prepared_;
@@ -209,6 +237,7 @@ class Training {
   }
 
   accelerate::Accelerator& accelerator_;
+  const std::string folder_;
   torch::optim::AdamW adamw_;
   Batch batch_;
   std::tuple<accelerate::Model<typename Net::Impl>, accelerate::AcceleratedOptimizer> prepared_;
@@ -246,11 +275,11 @@ void serve(const Wishes& wishes) {
     if (wishes.budget_mb > 0 && is_sharded) empty.emplace();
     Gpt net(wishes);
     empty.reset();
-    Training<Gpt>(accelerator, net, batch, before).answer(std::cin);
+    Training<Gpt>(accelerator, net, batch, before, wishes.folder).answer(std::cin);
   } else if (wishes.model == "uneven") {
     const Batch batch = {on_device(torch::randn({wishes.rows, kUneven.front()})),
                          on_device(torch::randint(0, kClasses, {wishes.rows}, torch::kLong))};
-    Training<UnevenMlp>(accelerator, UnevenMlp(), batch, before).answer(std::cin);
+    Training<UnevenMlp>(accelerator, UnevenMlp(), batch, before, wishes.folder).answer(std::cin);
   } else {
     throw accelerate::UsageError("The model '" + wishes.model + "' is none of gpt, uneven.");
   }
@@ -259,10 +288,10 @@ void serve(const Wishes& wishes) {
 }  // namespace
 
 int main(int count, char** argv) {
-  if (count != 10) {
+  if (count != 11) {
     return std::fprintf(stderr,
                         "usage: shard_speed sharded|offload|ddp|plain gpt|uneven LAYERS WIDTH ROWS LENGTH VOCABULARY cpu|cuda "
-                        "BUDGET_MB\n"),
+                        "BUDGET_MB FOLDER\n"),
            1;
   }
   try {
@@ -274,7 +303,8 @@ int main(int count, char** argv) {
            .length = std::stoll(argv[6]),
            .vocabulary = std::stoll(argv[7]),
            .on_gpu = std::string(argv[8]) == "cuda",
-           .budget_mb = std::stoll(argv[9])});
+           .budget_mb = std::stoll(argv[9]),
+           .folder = argv[10]});
   } catch (const std::exception& error) {
     return std::fprintf(stderr, "error: %s\n", error.what()), 1;
   }

@@ -9,7 +9,9 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -127,6 +129,32 @@ class Training:
         self.synchronize()
         return (time.perf_counter() - start) * 1e6 / steps, (time.process_time() - busy) * 1e6 / steps
 
+    def states(self):
+        return dict(zip(("model", "optimizer"), get_state_dict(self.model, self.optimizer)))
+
+    def load(self, folder):
+        states = self.states()
+        dcp.load(states, checkpoint_id=folder)
+        set_state_dict(self.model, self.optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
+
+    def saves(self, folder, times):
+        """Microseconds a save, a load, and the bytes that this rank writes."""
+        self.step()
+        dcp.save(self.states(), checkpoint_id=folder)
+        saved = loaded = written = 0
+        for _ in range(times):
+            before = written_bytes()
+            dist.barrier()
+            start = time.perf_counter()
+            dcp.save(self.states(), checkpoint_id=folder)
+            saved += time.perf_counter() - start
+            written += written_bytes() - before
+            dist.barrier()
+            start = time.perf_counter()
+            self.load(folder)
+            loaded += time.perf_counter() - start
+        return saved * 1e6 / times, loaded * 1e6 / times, written // times
+
     def figures(self, steps):
         self.run(2)
         written = written_bytes()
@@ -141,7 +169,7 @@ class Training:
 
 
 def main():
-    mode, model, *sizes, device, budget_mb = sys.argv[1:]
+    mode, model, *sizes, device, budget_mb, folder = sys.argv[1:]
     if device == "cuda":
         torch.cuda.set_device(0)
     else:
@@ -150,7 +178,8 @@ def main():
     training = Training(mode, model, *map(int, sizes), device, int(budget_mb))
     for line in sys.stdin:
         command, steps = line.split()
-        print(*(training.run(int(steps)) if command == "run" else training.figures(int(steps)).split()), flush=True)
+        answers = {"run": training.run, "save": lambda times: training.saves(folder, times), "figures": lambda count: training.figures(count).split()}
+        print(*answers[command](int(steps)), flush=True)
     sys.stdout.flush()
     os._exit(0)  # torch 2.13 aborts now and then while its interpreter ends
 

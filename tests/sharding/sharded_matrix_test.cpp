@@ -56,8 +56,11 @@ std::vector<Manner> manners(bool full) {
 
 class TogetherShardingMatrix : public Together {};
 
+/// The full counts are given by a variable.
+const char* given_steps() { return std::getenv("ACCELERATE_TEST_STEPS"); }
+
 TEST_F(TogetherShardingMatrix, EveryStrategyTrainsAsDataParallelismInEveryManner) {
-  const char* given = std::getenv("ACCELERATE_TEST_STEPS");
+  const char* given = given_steps();
   const int steps = given ? std::atoi(given) : 4;
   const auto kinds = strategies(world());
   size_t row = 0;
@@ -73,6 +76,26 @@ TEST_F(TogetherShardingMatrix, EveryStrategyTrainsAsDataParallelismInEveryManner
       expect_close(train(options), plain, to_the_bit ? 0 : 1e-5);
     }
     ++row;
+  }
+}
+
+TEST_F(TogetherShardingMatrix, ARunInBfloat16FollowsDataParallelismWithTheSameReduction) {
+  using accelerate::Precision;
+  RunOptions options{.stepper = Stepper::sgd,
+                     .steps = given_steps() ? std::atoi(given_steps()) : 6,
+                     .precision = Precision::bf16,
+                     .comm_hook = accelerate::CommHook::bf16};
+  const auto plain = train(options);
+  options.comm_hook.reset();
+  const auto kinds = strategies(world());
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    if (!given_steps() && kind % 3 != 0) continue;
+    SCOPED_TRACE("strategy " + std::to_string(kind));
+    options.fsdp = kinds[kind];
+    const auto sharded = train(options);
+    EXPECT_EQ(plain.losses.size(), sharded.losses.size());
+    for (size_t i = 0; i < plain.losses.size(); ++i)
+      EXPECT_NEAR(plain.losses[i], sharded.losses[i], 1e-2) << "loss of step " << i;
   }
 }
 

@@ -255,7 +255,8 @@ void serve(const Wishes& wishes) {
   accelerate::AcceleratorOptions options{.cpu = !wishes.on_gpu};
   const bool is_sharded = wishes.mode == "sharded" || wishes.mode == "offload";
   if (is_sharded) {
-    options.fsdp = accelerate::FsdpOptions{.cpu_offload = wishes.mode == "offload"};
+    options.fsdp = accelerate::FsdpOptions{.cpu_offload = wishes.mode == "offload",
+                                           .state_dict_type = accelerate::StateDictType::sharded};
     options.fsdp->transformer_layer_classes = {wishes.model == "gpt" ? "GptBlock" : "Linear"};
     // As the peer's policy has it.
     if (wishes.on_gpu) options.fsdp->mixed_precision = {torch::kBFloat16, torch::kFloat};

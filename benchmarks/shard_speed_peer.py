@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -139,6 +140,7 @@ class Training:
 
     def saves(self, folder, times):
         """Microseconds a save, a load, and the bytes that this rank writes."""
+        warnings.simplefilter("ignore")  # it overwrites the checkpoint, as ours does
         self.step()
         dcp.save(self.states(), checkpoint_id=folder)
         saved = loaded = written = 0

@@ -1,8 +1,8 @@
 // A training step of a sharded or replicated model on the ranks of one group. Reads commands from standard input and answers each
 // with a line: "run STEPS" with microseconds a step, of the clock and of all its threads, "forward STEPS" with microseconds a
 // forward pass and what the link to the GPU carries, "figures STEPS" with what this rank holds and sends, "save TIMES" with
-// microseconds a save_state, those that an asynchronous one blocks and those until it is durable, a load_state, and the bytes that
-// this rank writes. shard_speed (Python) asks this program and the peer's, interleaved.
+// microseconds a save_state, those that an asynchronous one blocks and those until it is durable, a load_state, and the bytes
+// that this rank writes. shard_speed (Python) asks this program and the peer's, interleaved.
 #include <accelerate/accelerate.h>
 #include <malloc.h>
 #include <torch/torch.h>
@@ -191,7 +191,7 @@ class Training {
     step();  // the optimizer has a state
     const auto save = [this](bool async) { accelerator_.save_state(folder_, {.async = async}); };
     save(false);
-    save(true);  // memory for its copies
+    save(true);                   // memory for its copies
     accelerator_.end_training();  // waits for it
     double saved = 0, blocked = 0, durable = 0, loaded = 0;
     int64_t bytes = 0;
@@ -255,8 +255,8 @@ void serve(const Wishes& wishes) {
   accelerate::AcceleratorOptions options{.cpu = !wishes.on_gpu};
   const bool is_sharded = wishes.mode == "sharded" || wishes.mode == "offload";
   if (is_sharded) {
-    options.fsdp = accelerate::FsdpOptions{.cpu_offload = wishes.mode == "offload",
-                                           .state_dict_type = accelerate::StateDictType::sharded};
+    options.fsdp =
+        accelerate::FsdpOptions{.cpu_offload = wishes.mode == "offload", .state_dict_type = accelerate::StateDictType::sharded};
     options.fsdp->transformer_layer_classes = {wishes.model == "gpt" ? "GptBlock" : "Linear"};
     // As the peer's policy has it.
     if (wishes.on_gpu) options.fsdp->mixed_precision = {torch::kBFloat16, torch::kFloat};

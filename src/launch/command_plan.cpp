@@ -58,6 +58,29 @@ void check_together(const LaunchSettings& given) {
   }
 }
 
+/// What --rdzv_conf says of a key, if anything.
+std::optional<std::string> rendezvous_setting(const LaunchSettings& given, const std::string& key) {
+  const std::string settings = "," + given.rdzv_conf + ",";
+  const size_t begin = settings.rfind("," + key + "=");
+  if (begin == settings.npos) return std::nullopt;
+  const size_t value = begin + key.size() + 2;
+  return settings.substr(value, settings.find(',', value) - value);
+}
+
+/// How long machines wait for each other: torchrun's names for it.
+std::optional<double> join_timeout(const LaunchSettings& given) {
+  for (const char* key : {"join_timeout", "timeout"}) {
+    const auto text = rendezvous_setting(given, key);
+    if (!text) continue;
+    double seconds = 0;
+    const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+    if (problem != std::errc() || end != text->data() + text->size() || !(seconds > 0 && seconds <= 1e6))
+      throw UsageError(fmt::format("--rdzv_conf has {}={}; give seconds above 0.", key, *text));
+    return seconds;
+  }
+  return std::nullopt;
+}
+
 void check_rendezvous(const LaunchSettings& given) {
   const std::string& settings = given.rdzv_conf;
   for (size_t begin = 0; begin < settings.size();) {
@@ -133,6 +156,7 @@ LaunchOptions options_of(const LaunchSettings& merged, Launcher launcher, const 
   options.debug = merged.debug;
   options.max_restarts = merged.max_restarts;
   options.grace_period = merged.grace_period;
+  options.join_timeout = join_timeout(merged).value_or(options.join_timeout);
   options.quiet = merged.quiet;
   options.command = merged.command;
   options.place_lone_process = launcher != Launcher::simple;
@@ -251,6 +275,7 @@ LaunchPlan as_one_command(LaunchPlan plan, std::vector<std::string> argv, Variab
   plan.output.ranks.resize(1);
   plan.workers.front() = {.rank = 0, .argv = std::move(argv), .variables = std::move(variables)};
   plan.removed_variables.clear();
+  plan.machines.reset();
   for (const char* name : kPlaceVariables) {
     if (environment(name) && !plan.workers.front().variables.contains(name)) plan.removed_variables.emplace_back(name);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <string_view>
 
 #include <accelerate/core/error.h>
@@ -190,6 +191,21 @@ std::optional<int> gpu_of(const LaunchOptions& options, int local_rank, const En
   return listed.empty() ? std::nullopt : gpu_number(listed[static_cast<size_t>(local_rank) % listed.size()]);
 }
 
+/// A job is known by its run id, or else by its program.
+MachineSettings machines_of(const LaunchOptions& options, int processes, const Environment& environment,
+                            const MachineFacts& machine) {
+  const std::string program = options.command.empty() ? "" : std::filesystem::path(options.command.front()).filename().string();
+  return {.rank = options.machine_rank,
+          .count = options.num_machines,
+          .address = *options.main_process_ip,
+          .port = options.main_process_port.value_or(kDefaultPort),
+          .job = environment("ACCELERATE_RUN_ID").value_or(program),
+          .processes = processes,
+          .patience = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.join_timeout)),
+          .reserve_port = machine.reserve_free_port,
+          .environment = environment};
+}
+
 void pin_workers(LaunchPlan& plan, const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
   const CpuTopology topology = machine.cpu_topology();
   const int processes = static_cast<int>(plan.workers.size());
@@ -226,6 +242,7 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
     }
     plan.workers.push_back(std::move(worker));
   }
+  if (options.num_machines > 1) plan.machines = machines_of(options, local_processes, environment, machine);
   if (options.enable_cpu_affinity) pin_workers(plan, options, environment, machine);
   for (const char* name : kPlaceVariables) {
     if (environment(name) && !plan.workers.front().variables.contains(name)) plan.removed_variables.emplace_back(name);

@@ -39,6 +39,9 @@ std::string ansi_c_quoted(std::string_view text) {
 std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
   std::string text;
   for (const std::string& note : plan.notes) text += fmt::format("# {}\n", escaped(note));
+  if (plan.machines && plan.machines->count > 1)
+    text += fmt::format("# machine {} of {}: all begin when they have joined at {}:{}; machine 0 then chooses MASTER_PORT\n",
+                        plan.machines->rank, plan.machines->count, escaped(plan.machines->address), plan.machines->port);
   for (const WorkerPlan& worker : plan.workers) {
     text += fmt::format("{}# rank {}\n{}", text.empty() ? "" : "\n", worker.rank, worker_text(worker, plan, environment));
   }

@@ -17,6 +17,9 @@
 namespace accelerate::detail {
 namespace {
 
+/// How long a machine waits for others before it says so, and then between two such lines.
+constexpr std::chrono::seconds kBeforeNotice{10}, kBetweenNotices{60};
+
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
 // Keys typed at a terminal that was lent to a worker, and its hang-up, signal the worker and not us.
@@ -57,10 +60,15 @@ LaunchEnd WorkerSupervisor::run() {
   if (kind_ == WorkerKind::program) {
     for (const auto& note : plan_.notes) say(escaped(note));
   }
+  if (plan_.machines) {
+    machines_ = MachineGroup::join(*plan_.machines);
+    if (const std::string warning = machines_->warning(); !warning.empty()) say(escaped(warning));
+  }
   for (int attempt = 0;; ++attempt) {
     restarts_left_ = attempt < plan_.max_restarts;
+    if (machines_ && !await_round()) break;
     run_attempt(attempt);
-    if (!end_.failed || !restarts_left_) break;
+    if ((!end_.failed && !end_.elsewhere) || !restarts_left_) break;
     say(fmt::format("attempt {} of {}: restarting all ranks.", attempt + 2, plan_.max_restarts + 1));
   }
   watchdog_.dismiss();
@@ -73,6 +81,33 @@ void WorkerSupervisor::release_in_child() {
   watchdog_.release();
   failure_notes_.release();
   signals_.release();
+  if (machines_) machines_->release();
+}
+
+// Ranks of all machines start together. False when this machine is stopped meanwhile, or cannot be part of the group.
+bool WorkerSupervisor::await_round() {
+  phase_ = Phase::running;
+  deadline_.reset();
+  end_ = {};
+  workers_.clear();
+  machines_->be_ready();
+  next_notice_ = Clock::now() + kBeforeNotice;
+  for (;;) {
+    machines_->serve();
+    if (const auto round = machines_->take_round()) {
+      round_ = *round;
+      next_notice_.reset();
+      return true;
+    }
+    if (const std::string refusal = machines_->refusal(); !refusal.empty()) {
+      end_ = {.exit_code = EXIT_FAILURE, .problem = escaped(refusal)};
+      if (kind_ == WorkerKind::program) say(end_.problem);
+      return false;
+    }
+    wait_for_events();
+    while (const auto signal = signals_.take()) answer(*signal);
+    if (phase_ != Phase::running) return false;
+  }
 }
 
 void WorkerSupervisor::run_attempt(int attempt) {
@@ -83,6 +118,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
   while (!finished()) {
     wait_for_events();
     while (const auto signal = signals_.take()) answer(*signal);
+    if (machines_) hear_machines();
     if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
   }
   terminal_.take_back();  // from a group that has exited
@@ -94,13 +130,14 @@ void WorkerSupervisor::say(const std::string& line) { output_.say(line); }
 void WorkerSupervisor::start(int attempt) {
   workers_.clear();
   suspect_ = nullptr;
-  waits_for_cause_ = false;
+  waits_for_cause_ = has_succeeded_ = false;
   failure_notes_.clear();
   workers_.reserve(plan_.workers.size());
   try {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
-      if (count != worker.variables.end()) count->second = std::to_string(attempt);
+      if (count != worker.variables.end()) count->second = std::to_string(machines_ ? round_.number : attempt);
+      if (machines_) worker.variables["MASTER_PORT"] = std::to_string(round_.port);
       const int slot = static_cast<int>(workers_.size());
       const std::string notes = failure_notes_.place_of(workers_.size());
       if (plan_.workers.size() > 1 && !notes.empty()) worker.variables[kFailureNotesVariable] = notes;
@@ -138,7 +175,7 @@ bool WorkerSupervisor::all_have_ended() const {
 bool WorkerSupervisor::finished() {
   const auto is_gone = [](const WorkerProcess& worker) { return worker.group_is_gone(); };
   // A clean run may leave processes behind on purpose.
-  if (phase_ == Phase::running) return all_have_ended();
+  if (phase_ == Phase::running) return all_have_ended() && (!machines_ || machines_->all_succeeded());
   if (phase_ == Phase::last_words || !std::all_of(workers_.begin(), workers_.end(), is_gone)) return false;
   return end_orphans();
 }
@@ -147,8 +184,52 @@ bool WorkerSupervisor::finished() {
 void WorkerSupervisor::wait_for_events() {
   std::vector<pollfd> watched = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
   output_.add_to(watched);
-  ::poll(watched.data(), watched.size(), milliseconds_until(deadline_));
+  auto deadline = deadline_;
+  if (machines_) {
+    machines_->add_to(watched);
+    for (const auto& other : {machines_->deadline(), next_notice_}) {
+      if (other) deadline = std::min(deadline.value_or(*other), *other);
+    }
+  }
+  ::poll(watched.data(), watched.size(), milliseconds_until(deadline));
   output_.serve();
+  if (next_notice_ && Clock::now() >= *next_notice_) {
+    say(fmt::format("{}waiting for {}.", has_succeeded_ ? "all ranks of this machine have ended; " : "",
+                    escaped(machines_->awaited())));
+    next_notice_ = Clock::now() + kBetweenNotices;
+  }
+}
+
+// What the launchers of other machines have told.
+void WorkerSupervisor::hear_machines() {
+  if (phase_ == Phase::running && !has_succeeded_ && all_have_ended()) {
+    has_succeeded_ = true;
+    machines_->report_success();
+    next_notice_ = Clock::now() + kBeforeNotice;
+  }
+  machines_->serve();
+  while (const auto failure = machines_->take_failure()) note_machine_failure(*failure);
+}
+
+// As a failure here: a rank that failed on its own is to blame before one whose collective failed.
+void WorkerSupervisor::note_machine_failure(const MachineFailure& failure) {
+  const bool is_first = phase_ == Phase::running;
+  if (!is_first && !(phase_ == Phase::last_words && suspect_ != nullptr && failure.by_itself)) return;
+  suspect_ = nullptr;
+  next_notice_.reset();
+  const std::string who = failure.rank ? fmt::format("rank {} on machine {} ({})", *failure.rank, failure.machine, failure.host)
+                                       : fmt::format("machine {} ({})", failure.machine, failure.host);
+  end_ = {.exit_code = failure.exit_code,
+          .elsewhere = true,
+          .problem = fmt::format("{} {}; stopping the ranks of this machine.", escaped(who), escaped(failure.text))};
+  if (kind_ == WorkerKind::program || restarts_left_) say(end_.problem);
+  phase_ = Phase::last_words;
+  deadline_ = Clock::now() + plan_.last_words;
+  if (all_have_ended()) stop(SIGTERM);
+}
+
+void WorkerSupervisor::tell_machines(const std::optional<int>& rank, bool by_itself, const std::string& text) {
+  if (machines_) machines_->report({.rank = rank, .exit_code = end_.exit_code, .by_itself = by_itself, .text = text});
 }
 
 void WorkerSupervisor::answer(const ArrivedSignal& signal) {
@@ -224,13 +305,16 @@ void WorkerSupervisor::blame(const WorkerProcess& worker) {
   const double seconds = worker.running_time().count();
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
   if (lends_terminal_ && is_end_by_terminal(status)) restarts_left_ = false;
+  const bool by_itself = failure_notes_.of(slot_of(worker)) != FailureNote::collective;
+  const std::string what =
+      fmt::format("{} after {:.1f} s{}", describe_end(status), seconds, by_itself ? "" : ", because a collective failed");
+  tell_machines(worker.rank(), by_itself, what);
   if (kind_ == WorkerKind::function && !restarts_left_) return;
   const auto others = workers_.size() - 1;
   const int local_rank = static_cast<int>(slot_of(worker));
   output_.drain(local_rank);
   const auto lines = output_.last_lines(local_rank);
-  say(fmt::format("rank {} {} after {:.1f} s{}{}{}", worker.rank(), describe_end(status), seconds,
-                  failure_notes_.of(slot_of(worker)) == FailureNote::collective ? ", because a collective failed" : "",
+  say(fmt::format("rank {} {}{}{}", worker.rank(), what,
                   others == 0   ? "."
                   : others == 1 ? "; stopping the other rank."
                                 : "; stopping the other ranks.",
@@ -249,6 +333,7 @@ void WorkerSupervisor::pass_on(int signal) {
     end_ = {.exit_code = 128 + signal,
             .problem = fmt::format("{} received and forwarded to {} worker(s).", signal_name(signal), workers_.size())};
     if (kind_ == WorkerKind::program) say(end_.problem);
+    tell_machines(std::nullopt, /*by_itself=*/true, "was stopped by " + signal_name(signal));
   }
   stop(signal);
 }

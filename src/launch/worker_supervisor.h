@@ -2,12 +2,14 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <accelerate/launch/launch_plan.h>
+#include "elastic/machine_group.h"
 #include "launch/failure_notes.h"
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
@@ -35,7 +37,9 @@ struct LaunchEnd {
   int exit_code = 0;
   /// The rank to blame in the last attempt: see `run_launch`. None on success, or when a signal to the launcher ended it.
   std::optional<FailedWorker> failed = {};
-  /// Why the launch ended when it was not a rank's failure; empty on success.
+  /// Another machine failed.
+  bool elsewhere = false;
+  /// Why the launch ended when it was not the failure of a rank here; empty on success.
   std::string problem = {};
 };
 
@@ -60,6 +64,7 @@ class WorkerSupervisor {
   enum class Phase { running, last_words, stopping, killing };
 
   void say(const std::string& line);
+  bool await_round();
   void run_attempt(int attempt);
   void start(int attempt);
   WorkerInput input_of(int rank);
@@ -69,6 +74,9 @@ class WorkerSupervisor {
   void wait_for_events();
   void answer(const ArrivedSignal& signal);
   void act_on_deadline();
+  void hear_machines();
+  void note_machine_failure(const MachineFailure& failure);
+  void tell_machines(const std::optional<int>& rank, bool by_itself, const std::string& text);
   void look_at_workers(pid_t first);
   void look_at(WorkerProcess& worker);
   void note_failure(const WorkerProcess& worker);
@@ -95,6 +103,10 @@ class WorkerSupervisor {
   Watchdog watchdog_;
   FailureNotes failure_notes_;
   TerminalLoan terminal_;
+  std::unique_ptr<MachineGroup> machines_ = {};  // null for a launch on one machine
+  Round round_ = {};
+  bool has_succeeded_ = false;                         // and told the other machines
+  std::optional<Clock::time_point> next_notice_ = {};  // of whom this machine waits for
   std::vector<WorkerProcess> workers_ = {};
   const WorkerProcess* suspect_ = nullptr;  // the first to fail, while the cause may be a rank that still runs
   bool waits_for_cause_ = false;

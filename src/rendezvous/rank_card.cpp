@@ -6,7 +6,6 @@
 
 #include <array>
 #include <charconv>
-#include <random>
 #include <vector>
 
 #include "core/escaped.h"
@@ -75,11 +74,6 @@ bool same_job(const RankCard& left, const RankCard& right) {
 std::string describe(const RankCard& card) {
   return fmt::format("rank {} of {} of program {}, {} (process {} on {})", card.rank, card.num_processes, card.program,
                      card.run_id.empty() ? "no run id" : "run id " + card.run_id, card.pid, card.host);
-}
-
-std::string make_nonce() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 }  // namespace accelerate::detail

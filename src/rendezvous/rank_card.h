@@ -37,7 +37,4 @@ bool same_job(const RankCard& left, const RankCard& right);
 /// "rank 1 of 2 of program train, run id 7 (process 123 on gpu01)".
 std::string describe(const RankCard& card);
 
-/// 128 random bits, as hexadecimal digits.
-std::string make_nonce();
-
 }  // namespace accelerate::detail

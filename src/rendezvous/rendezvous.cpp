@@ -11,11 +11,11 @@
 #include <tuple>
 
 #include "console/screen.h"
+#include "elastic/rank_listener.h"
+#include "elastic/rendezvous_secret.h"
 #include "rendezvous/bounded.h"
 #include "rendezvous/rank_card.h"
 #include "rendezvous/refused_ranks.h"
-#include "rendezvous/rendezvous_secret.h"
-#include "rendezvous/store_listener.h"
 
 namespace accelerate::detail {
 namespace {

@@ -10,18 +10,18 @@
 namespace accelerate::testing {
 namespace {
 
-void write_file(const std::filesystem::path& path, const std::string& text) {
+void write_topology_file(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path) << text;
 }
 
 /// Two nodes of four CPUs with a GPU each, the first GPU near the second node, and one GPU of which nothing is known.
 void write_two_nodes(const TemporaryFolder& root) {
-  write_file(root / "sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
-  write_file(root / "sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
-  write_file(root / "sys/devices/system/node/possible", "0-1\n");
-  write_file(root / "sys/bus/pci/devices/0000:17:00.0/numa_node", "1\n");
-  write_file(root / "sys/bus/pci/devices/0000:65:00.0/numa_node", "0\n");
+  write_topology_file(root / "sys/devices/system/node/node0/cpulist", "0-1,4-5\n");
+  write_topology_file(root / "sys/devices/system/node/node1/cpulist", "2-3,6-7\n");
+  write_topology_file(root / "sys/devices/system/node/possible", "0-1\n");
+  write_topology_file(root / "sys/bus/pci/devices/0000:17:00.0/numa_node", "1\n");
+  write_topology_file(root / "sys/bus/pci/devices/0000:65:00.0/numa_node", "0\n");
   for (const char* gpu : {"0000:65:00.0", "0000:17:00.0", "0000:99:00.0"}) {
     std::filesystem::create_directories(root / ("proc/driver/nvidia/gpus/" + std::string(gpu)));
   }
@@ -51,9 +51,9 @@ TEST(CpuTopology, WithoutNodesAllCpusAreOneNode) {
 
 TEST(CpuTopology, NonsenseInFilesCountsForNothing) {
   const TemporaryFolder root;
-  write_file(root / "sys/devices/system/node/node0/cpulist", "x,3-,-2,9-1,0,1-99999999999\n");
-  write_file(root / "sys/devices/system/node/nodes/cpulist", "0\n");
-  write_file(root / "sys/bus/pci/devices/0000:17:00.0/numa_node", "near\n");
+  write_topology_file(root / "sys/devices/system/node/node0/cpulist", "x,3-,-2,9-1,0,1-99999999999\n");
+  write_topology_file(root / "sys/devices/system/node/nodes/cpulist", "0\n");
+  write_topology_file(root / "sys/bus/pci/devices/0000:17:00.0/numa_node", "near\n");
   std::filesystem::create_directories(root / "proc/driver/nvidia/gpus/0000:17:00.0");
   const CpuTopology topology = read_cpu_topology(root.name(), kAll);
   EXPECT_EQ(topology.nodes, (std::map<int, std::vector<int>>{{0, {0}}}));
@@ -89,11 +89,11 @@ TEST(CpuTopology, ListsAreWrittenAsTheKernelDoes) {
 
 TEST(MachineFacts, SeveralGpusOfTheRtx40SeriesWithAnOldDriverDoNotTalkToEachOther) {
   const auto machine = [](const char* model, const char* driver, int gpus, const TemporaryFolder& root) {
-    write_file(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + std::string(driver) +
-                                                        "  Tue Jan 2\nGCC version:  gcc 12.2.0\n");
+    write_topology_file(root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " +
+                                                                 std::string(driver) + "  Tue Jan 2\nGCC version:  gcc 12.2.0\n");
     for (int i = 0; i < gpus; ++i) {
-      write_file(root / ("proc/driver/nvidia/gpus/0000:0" + std::to_string(i) + ":00.0/information"),
-                 "Model: \t\t " + std::string(model) + "\n");
+      write_topology_file(root / ("proc/driver/nvidia/gpus/0000:0" + std::to_string(i) + ":00.0/information"),
+                          "Model: \t\t " + std::string(model) + "\n");
     }
     return has_broken_peer_access(root.name());
   };

@@ -210,7 +210,7 @@ TEST(LaunchFlags, HelpAloneLeavesOutWhatFewNeedAndSaysWhereThatIs) {
     EXPECT_TRUE(explains(help, name)) << name;
   for (const char* name : {"use_fsdp", "use_deepspeed"}) EXPECT_TRUE(explains(help, name)) << name;
   for (const char* name : {"zero_stage", "dynamo_mode", "fsdp_version", "megatron_lm_tp_degree", "fp8_format", "tpu",
-                           "aws_access_key_id", "rdzv_conf", "nproc_per_node"})
+                           "aws_access_key_id", "rdzv_backend", "nproc_per_node"})
     EXPECT_FALSE(explains(help, name)) << name;
   EXPECT_NE(help.find("accelerate launch --help-all"), std::string::npos);
   EXPECT_LT(std::count(help.begin(), help.end(), '\n'), 70) << "it fits on a screen or two";

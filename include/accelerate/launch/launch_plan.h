@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <accelerate/core/launch_environment.h>
+#include <accelerate/elastic/machine_settings.h>
 #include <accelerate/launch/machine_facts.h>
 #include <accelerate/output/output_plan.h>
 
@@ -24,8 +25,8 @@ struct LaunchOptions {
   int machine_rank = 0;
   /// Address of machine 0, as the others reach it. Required with several machines.
   std::optional<std::string> main_process_ip = {};
-  /// Port on which rank 0 listens; 0 picks a free one. Default: 29500, or a free one when that is in use. All machines must
-  /// use the same port, so with several machines it is 29500 or the one given.
+  /// Port on which rank 0 listens; 0 picks a free one. Default: 29500, or a free one when that is in use. With several machines
+  /// it is where machine 0's launcher listens for the others, 29500 or the one given, and rank 0 gets a free one.
   std::optional<int> main_process_port = {};
   /// OMP_NUM_THREADS of each process. Default: the variable itself, or this process's share of the cores.
   std::optional<int> num_cpu_threads_per_process = {};
@@ -48,6 +49,8 @@ struct LaunchOptions {
   int max_restarts = 0;
   /// Seconds that workers get to stop before SIGKILL.
   double grace_period = 30;
+  /// Seconds that a machine waits for the others before each start.
+  double join_timeout = 900;
   /// Suppress the launcher's own messages.
   bool quiet = false;
   /// Set RANK and the like for a single process too, as torchrun does.
@@ -87,6 +90,8 @@ struct LaunchPlan {
   std::chrono::milliseconds last_words = std::chrono::seconds(1);
   /// How often all ranks are restarted after a failure.
   int max_restarts = 0;
+  /// With several machines, how their launchers start and end the ranks together. MASTER_PORT of the workers is chosen then.
+  std::optional<MachineSettings> machines = {};
 };
 
 /// Decides which processes run and with which environment. Pure: it depends on nothing but its arguments.

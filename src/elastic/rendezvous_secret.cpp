@@ -1,8 +1,10 @@
-#include "rendezvous/rendezvous_secret.h"
+#include "elastic/rendezvous_secret.h"
 
 #include <accelerate/core/error.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <random>
 
 #include "core/file.h"
 #include "core/sha256.h"
@@ -50,6 +52,11 @@ std::string RendezvousSecret::prove(std::initializer_list<std::string_view> fact
   std::string message;
   for (const auto fact : facts) message.append(std::to_string(fact.size())).append(":").append(fact);
   return hmac_sha256(secret_, message);
+}
+
+std::string make_nonce() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
 }
 
 bool RendezvousSecret::proves(std::string_view proof, std::initializer_list<std::string_view> facts) const {

@@ -1,4 +1,4 @@
-#include "rendezvous/store_listener.h"
+#include "elastic/rank_listener.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>

@@ -27,4 +27,7 @@ class RendezvousSecret {
   std::string secret_;
 };
 
+/// A number that nobody can guess, as text: what is proved over it was proved now.
+std::string make_nonce();
+
 }  // namespace accelerate::detail

@@ -1,0 +1,265 @@
+// Launchers of several machines in one process: they never wait, so one thread can serve them all.
+#include "elastic/machine_group.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <thread>
+
+#include "elastic/connection.h"
+#include "support/error_text.h"
+#include "support/held_port.h"
+
+namespace {
+
+using namespace accelerate::detail;
+using accelerate::MachineSettings;
+using accelerate::testing::expect_parts;
+using Clock = std::chrono::steady_clock;
+
+class Machines : public ::testing::Test {
+ protected:
+  MachineSettings settings(int rank, int count = 3) const {
+    return {.rank = rank,
+            .count = count,
+            .address = "127.0.0.1",
+            .port = std::stoi(port_.text()),
+            .job = "train",
+            .processes = 2,
+            .patience = std::chrono::seconds(30),
+            .reserve_port = [] { return next_port_++; },
+            .environment = [](const std::string&) { return std::nullopt; }};
+  }
+  static MachineSettings with_secret(MachineSettings settings, const std::string& secret) {
+    settings.environment = [secret](const std::string& name) -> std::optional<std::string> {
+      return name == "ACCELERATE_RENDEZVOUS_SECRET" ? std::optional(secret) : std::nullopt;
+    };
+    return settings;
+  }
+  MachineGroup& add(const MachineSettings& settings) {
+    all_.push_back(MachineGroup::join(settings));
+    return *all_.back();
+  }
+  /// Serves all until `done`, as launchers do.
+  template <class Condition>
+  void serve_until(Condition done, std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+    const auto end = Clock::now() + limit;
+    while (!done()) {
+      if (Clock::now() > end) return ADD_FAILURE() << "waited too long", void();
+      std::vector<pollfd> watched;
+      for (const auto& each : all_) {
+        if (each) each->add_to(watched);
+      }
+      ::poll(watched.data(), watched.size(), 20);
+      for (const auto& each : all_) {
+        if (each) each->serve();
+      }
+    }
+  }
+  std::optional<Round> round_of(MachineGroup& machine) {
+    std::optional<Round> round;
+    serve_until([&] { return (round = machine.take_round()).has_value(); });
+    return round;
+  }
+  /// All of them begin the same round.
+  void expect_round(int number) {
+    std::optional<int> port;
+    for (const auto& each : all_) {
+      if (!each) continue;
+      const auto round = round_of(*each);
+      if (!round) return;
+      EXPECT_EQ(round->number, number);
+      EXPECT_EQ(round->port, port.value_or(round->port));
+      port = round->port;
+    }
+  }
+  MachineFailure failure_of(MachineGroup& machine) {
+    std::optional<MachineFailure> failure;
+    serve_until([&] { return (failure = machine.take_failure()).has_value(); });
+    return failure.value_or(MachineFailure());
+  }
+  std::string refusal_of(MachineGroup& machine) {
+    serve_until([&] { return !machine.refusal().empty(); });
+    return machine.refusal();
+  }
+  /// As a launcher that is killed: nothing is said.
+  void kill(size_t machine) {
+    all_[machine]->release();
+    all_[machine].reset();
+  }
+  int connect_raw() const {
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(port_.text())));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return socket;
+  }
+
+  const accelerate::testing::HeldPort port_;
+  std::vector<std::unique_ptr<MachineGroup>> all_;
+  static inline int next_port_ = 20000;
+};
+
+TEST_F(Machines, ThoseThatJoinInAnyOrderBeginOneRoundWithOnePort) {
+  for (const int rank : {2, 1, 0}) add(settings(rank)).be_ready();
+  EXPECT_EQ(all_[2]->awaited(), "machines 1, 2");
+  expect_round(0);
+}
+
+TEST_F(Machines, AFailureIsToldToAllOthersAndTheNextRoundBeginsWhenAllAreReady) {
+  for (const int rank : {0, 1, 2}) add(settings(rank)).be_ready();
+  expect_round(0);
+  const MachineFailure failure{.rank = 3, .exit_code = 137, .by_itself = false, .text = "was killed\tby SIGKILL\n50%"};
+  all_[1]->report(failure);
+  for (const size_t other : {0, 2}) {
+    const auto told = failure_of(*all_[other]);
+    EXPECT_EQ(told.machine, 1);
+    EXPECT_EQ(told.rank, 3);
+    EXPECT_EQ(told.exit_code, 137);
+    EXPECT_FALSE(told.by_itself);
+    EXPECT_EQ(told.text, failure.text);
+    EXPECT_FALSE(told.host.empty());
+  }
+  all_[1]->be_ready();
+  all_[0]->be_ready();
+  serve_until([&] { return all_[0]->awaited() == "machine 2"; });
+  EXPECT_FALSE(all_[0]->take_round());
+  all_[2]->report({.rank = 4, .exit_code = 1, .text = "of the round that is over"});
+  all_[2]->be_ready();
+  expect_round(1);
+  EXPECT_FALSE(all_[0]->take_failure());
+  EXPECT_FALSE(all_[1]->take_failure());
+}
+
+TEST_F(Machines, TheRunIsOverWhenAllHaveSucceeded) {
+  for (const int rank : {0, 1, 2}) add(settings(rank)).be_ready();
+  expect_round(0);
+  all_[0]->report_success();
+  all_[2]->report_success();
+  serve_until([&] { return all_[0]->awaited() == "machine 1"; });
+  EXPECT_FALSE(all_[2]->all_succeeded());
+  all_[1]->report_success();
+  serve_until([&] { return all_[0]->all_succeeded() && all_[1]->all_succeeded() && all_[2]->all_succeeded(); });
+  all_[0].reset();  // machine 0 leaves first
+  serve_until([&] { return true; });
+  EXPECT_FALSE(all_[1]->take_failure());
+}
+
+TEST_F(Machines, OneThatIsLostIsNamedToAllAndCanBeReplaced) {
+  for (const int rank : {0, 1, 2}) add(settings(rank)).be_ready();
+  expect_round(0);
+  kill(1);
+  for (const size_t other : {0, 2}) {
+    const auto told = failure_of(*all_[other]);
+    EXPECT_EQ(told.machine, 1);
+    EXPECT_FALSE(told.rank);
+    EXPECT_NE(told.text.find("was lost"), std::string::npos) << told.text;
+    all_[other]->be_ready();
+  }
+  add(settings(1)).be_ready();
+  expect_round(1);
+}
+
+TEST_F(Machines, TheLossOfMachine0IsNamedAndItCanBeReplaced) {
+  for (const int rank : {0, 1}) add(settings(rank, 2)).be_ready();
+  expect_round(0);
+  kill(0);
+  const auto told = failure_of(*all_[1]);
+  EXPECT_EQ(told.machine, 0);
+  EXPECT_NE(told.text.find("was lost"), std::string::npos) << told.text;
+  all_[1]->be_ready();
+  add(settings(0, 2)).be_ready();
+  expect_round(0);  // its first
+}
+
+TEST_F(Machines, OneThatWillNotRestartEndsTheWaitOfTheOthers) {
+  for (const int rank : {0, 1}) add(settings(rank, 2)).be_ready();
+  expect_round(0);
+  all_[1]->report({.rank = 2, .exit_code = 1, .text = "failed"});
+  all_[0]->be_ready();
+  all_[1].reset();
+  expect_parts(refusal_of(*all_[0]), {"machine 1", "not restarted", "--max_restarts"});
+}
+
+TEST_F(Machines, WhoDoesNotBelongToTheJobIsToldWhy) {
+  add(settings(0, 2)).be_ready();
+  const auto refusal = [&](MachineSettings settings) {
+    auto& machine = add(settings);
+    machine.be_ready();
+    const std::string text = refusal_of(machine);
+    all_.pop_back();
+    return text;
+  };
+  auto other = settings(1, 2);
+  other.job = "another";
+  expect_parts(refusal(other), {"another job", "train", "another", "--main_process_port"});
+  expect_parts(refusal(settings(1, 3)), {"--num_machines 2", "3"});
+  other = settings(1, 2);
+  other.processes = 4;
+  expect_parts(refusal(other), {"starts 2 processes", "4", "--num_processes"});
+  expect_parts(refusal(settings(7, 2)), {"--machine_rank 7", "1 to 1"});
+  expect_parts(refusal(with_secret(settings(1, 2), "a secret of ours")), {"no shared secret"});
+  add(settings(1, 2));  // not ready yet, so that no round begins
+  serve_until([&] { return all_[1]->awaited() == "the other machines"; });
+  expect_parts(refusal(settings(1, 2)), {"--machine_rank 1 is taken"});
+  all_[1]->be_ready();
+  expect_round(0);
+}
+
+TEST_F(Machines, ASharedSecretIsProvedBothWays) {
+  add(with_secret(settings(0, 2), "the secret of all")).be_ready();
+  auto& wrong = add(with_secret(settings(1, 2), "another long secret"));
+  wrong.be_ready();
+  expect_parts(refusal_of(wrong), {"secret differs"});
+  all_.pop_back();
+  add(with_secret(settings(1, 2), "the secret of all")).be_ready();
+  expect_round(0);
+}
+
+TEST_F(Machines, StrangersNeitherJoinNorDisturb) {
+  add(settings(0, 2)).be_ready();
+  std::vector<int> sockets;
+  for (int i = 0; i < 100; ++i) sockets.push_back(connect_raw());  // a port scan that stays
+  serve_until([&] { return true; });
+  const std::string junk(1 << 20, 'x');
+  for (const std::string& bytes :
+       {std::string("GET / HTTP/1.0\r\n\r\n"), std::string("\0\xff\t\n\n\n", 6), junk, std::string("hello\n"),
+        std::string("start\t7\t7\nready\nfailed\t0\t1\tx\t1\t1\town\tboo\nover\n")}) {
+    const int socket = connect_raw();
+    const auto sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    EXPECT_NE(sent, 0);
+    sockets.push_back(socket);
+    serve_until([&] { return true; });
+  }
+  EXPECT_EQ(all_[0]->awaited(), "machine 1");
+  EXPECT_FALSE(all_[0]->all_succeeded());
+  for (const int socket : sockets) ::close(socket);
+  add(settings(1, 2)).be_ready();
+  expect_round(0);
+}
+
+TEST_F(Machines, AMachineThatReachesNobodySaysWhereAndWhy) {
+  auto late = settings(1, 2);
+  late.patience = std::chrono::milliseconds(600);
+  add(late).be_ready();
+  expect_parts(refusal_of(*all_[0]), {"127.0.0.1:" + port_.text(), "Connection refused"});
+  all_.clear();
+  late.rank = 0;
+  add(late).be_ready();
+  expect_parts(refusal_of(*all_[0]), {"machine 1 did not join", "--machine_rank"});
+}
+
+TEST_F(Machines, APortThatIsInUseIsAnErrorThatNamesIt) {
+  add(settings(0, 2));
+  expect_parts(accelerate::testing::message_of<accelerate::DistributedError>([&] { MachineGroup::join(settings(0, 2)); }),
+               {"127.0.0.1:" + port_.text(), "already in use", "--main_process_port"});
+}
+
+}  // namespace

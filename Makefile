@@ -16,7 +16,7 @@ export ACCELERATE_MAKE_BEGAN := $(shell date +%s)
 export PRESET JOBS PREFIX
 
 .DEFAULT_GOAL := help
-.PHONY: help quicktour test golden soak test-stock-pypi install bench lint format clean setup test-setup configure build
+.PHONY: help quicktour test golden soak test-cluster test-stock-pypi install bench lint format clean setup test-setup configure build
 # Set-up, then configuring, then building: -j is for the compilers.
 .NOTPARALLEL:
 
@@ -39,6 +39,10 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 
 soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
 	@scripts/soak $(PARTS)
+
+test-cluster: build ## launches on hosts made of network namespaces, whose links are cut (root, iproute2; two minutes)
+	@echo "== cluster: scenes on several hosts"
+	@python3 tests/cluster/hosts.py --cli $(BUILD)/cli/accelerate --example $(BUILD)/examples/sharded --rounds 3
 
 test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi

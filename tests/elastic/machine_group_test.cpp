@@ -11,7 +11,7 @@
 #include <memory>
 #include <thread>
 
-#include "elastic/connection.h"
+#include "elastic/network_interface.h"
 #include "support/error_text.h"
 #include "support/held_port.h"
 
@@ -111,6 +111,24 @@ TEST_F(Machines, ThoseThatJoinInAnyOrderBeginOneRoundWithOnePort) {
   for (const int rank : {2, 1, 0}) add(settings(rank)).be_ready();
   EXPECT_EQ(all_[2]->awaited(), "machines 1, 2");
   expect_round(0);
+}
+
+TEST_F(Machines, Machine0IsReachedByNameAndByIpv6) {
+  for (const char* address : {"localhost", "::1"}) {
+    for (const int rank : {1, 0}) {
+      auto where = settings(rank, 2);
+      where.address = address;
+      add(where).be_ready();
+    }
+    expect_round(0);
+    all_.clear();
+  }
+}
+
+TEST(NetworkInterface, IsTheOneThatHasTheRoute) {
+  EXPECT_EQ(interface_to("127.0.0.1"), "lo");
+  EXPECT_EQ(interface_to("localhost"), "lo");
+  EXPECT_EQ(interface_to("no.such.host.invalid"), "");
 }
 
 TEST_F(Machines, AFailureIsToldToAllOthersAndTheNextRoundBeginsWhenAllAreReady) {

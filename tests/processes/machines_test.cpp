@@ -15,7 +15,6 @@ using accelerate::testing::expect_parts;
 using accelerate::testing::HeldPort;
 using accelerate::testing::ProgramResult;
 using accelerate::testing::RunningProgram;
-using accelerate::testing::RunOptions;
 using accelerate::testing::TemporaryFolder;
 
 class MachineLaunches : public ::testing::Test {
@@ -39,7 +38,7 @@ class MachineLaunches : public ::testing::Test {
                                      std::to_string(2 * machines)};
     line.insert(line.end(), flags.begin(), flags.end());
     line.insert(line.end(), program.begin(), program.end());
-    launchers_.push_back(std::make_unique<RunningProgram>(line, RunOptions{.environment = {{"GLOO_SOCKET_IFNAME", "lo"}}}));
+    launchers_.push_back(std::make_unique<RunningProgram>(line));
   }
   void start_all(int machines, const std::vector<std::string>& program, const std::vector<std::string>& flags = {}) {
     for (int machine = 0; machine < machines; ++machine) start(machine, machines, program, flags);

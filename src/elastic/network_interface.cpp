@@ -1,0 +1,60 @@
+#include "elastic/network_interface.h"
+
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace accelerate::detail {
+namespace {
+
+bool same_host(const sockaddr* left, const sockaddr* right) {
+  if (left == nullptr || left->sa_family != right->sa_family) return false;
+  if (left->sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(left)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(right)->sin_addr.s_addr;
+  }
+  return left->sa_family == AF_INET6 &&
+         std::memcmp(&reinterpret_cast<const sockaddr_in6*>(left)->sin6_addr,
+                     &reinterpret_cast<const sockaddr_in6*>(right)->sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+std::string interface_with(const sockaddr* address) {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "";
+  std::string name;
+  for (const ifaddrs* each = all; each != nullptr && name.empty(); each = each->ifa_next) {
+    if (same_host(each->ifa_addr, address)) name = each->ifa_name;
+  }
+  ::freeifaddrs(all);
+  return name;
+}
+
+/// Nothing is sent: to connect a datagram socket only asks for the route.
+std::string interface_of_route(const addrinfo& to) {
+  const int socket = ::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own = {};
+  socklen_t size = sizeof own;
+  const bool known =
+      ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 && ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0;
+  if (socket >= 0) ::close(socket);
+  return known ? interface_with(reinterpret_cast<const sockaddr*>(&own)) : "";
+}
+
+}  // namespace
+
+std::string interface_to(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), "9", &hints, &found) != 0) return "";
+  std::string name;
+  for (const addrinfo* each = found; each != nullptr && name.empty(); each = each->ai_next) name = interface_of_route(*each);
+  ::freeaddrinfo(found);
+  return name;
+}
+
+}  // namespace accelerate::detail

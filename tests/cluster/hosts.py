@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""Launches on hosts made of network namespaces, which a bridge connects: real links that can be cut. Needs root and iproute2.
+
+hosts.py --cli ACCELERATE --example SHARDED [--rounds N] [--only SCENE]"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PORT = 29600
+ENDS_WITHIN = 60  # seconds after a link is cut for good
+
+
+def run(*command):
+    subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+
+
+class Network:
+    """Hosts 10.77.0.1, 10.77.0.2 and so on, each a namespace with one interface, eth0."""
+
+    def __init__(self, count):
+        self.names = [f"accelerate{os.getpid()}-{i}" for i in range(count)]
+        self.switch = f"accelerate{os.getpid()}-switch"
+        for name in [self.switch, *self.names]:
+            run("ip", "netns", "add", name)
+        run("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        run("ip", "-n", self.switch, "link", "set", "bridge", "up")
+        for i, name in enumerate(self.names):
+            run("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", f"port{i}", "netns", self.switch)
+            run("ip", "-n", self.switch, "link", "set", f"port{i}", "master", "bridge", "up")
+            run("ip", "-n", name, "address", "add", f"{self.address(i)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", name, "link", "set", device, "up")
+
+    @staticmethod
+    def address(host):
+        return f"10.77.0.{host + 1}"
+
+    def link(self, host, state):
+        run("ip", "-n", self.switch, "link", "set", f"port{host}", state)
+
+    def kill_all_on(self, host):
+        found = subprocess.run(["ip", "netns", "pids", self.names[host]], check=True, capture_output=True, text=True)
+        for pid in found.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def end(self):
+        for host in range(len(self.names)):
+            self.kill_all_on(host)
+        for name in [*self.names, self.switch]:
+            run("ip", "netns", "delete", name)
+
+
+class Launch:
+    """The launcher of one machine."""
+
+    def __init__(self, network, cli, host, machines, program, *flags):
+        self.log = tempfile.TemporaryFile(mode="w+")
+        command = ["ip", "netns", "exec", network.names[host], cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1, "--num_machines", machines,
+                   "--machine_rank", host, "--main_process_ip", network.address(0), "--main_process_port", PORT, "--num_processes", 2 * machines,
+                   *flags, *program]
+        self.began = time.monotonic()
+        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+
+    def text(self):
+        self.log.flush()
+        return pathlib.Path(f"/proc/self/fd/{self.log.fileno()}").read_text()
+
+    def await_text(self, text, count=1):
+        until = time.monotonic() + 60
+        while self.text().count(text) < count:
+            assert time.monotonic() < until and self.process.poll() is None, f"waited for '{text}' in:\n{self.text()}"
+            time.sleep(0.02)
+
+    def end(self, limit=120):
+        return self.process.wait(limit)
+
+
+def expect(launch, code, *parts):
+    found = launch.end()
+    text = launch.text()
+    assert found == code, f"exit code {found}, expected {code}:\n{text}"
+    for part in parts:
+        assert re.search(part, text), f"'{part}' is not in:\n{text}"
+
+
+def starts_in_any_order(network, wishes, chance):
+    """Machines that start within seconds of each other train as one machine does."""
+    machines = chance.randint(2, len(network.names))
+    with tempfile.TemporaryDirectory() as folder:
+        program = [wishes.example, f"{folder}/weights.safetensors"]
+        one = subprocess.run([wishes.cli, "launch", "--cpu", "--num_cpu_threads_per_process", "1", "--num_processes", str(2 * machines),
+                              "--main_process_port", "0", wishes.example, f"{folder}/one.safetensors"], check=True, capture_output=True, text=True)
+        order = list(range(machines))
+        chance.shuffle(order)
+        launches = {}
+        for host in order:
+            launches[host] = Launch(network, wishes.cli, host, machines, program)
+            time.sleep(chance.uniform(0, 2.5))
+        for host in order:
+            expect(launches[host], 0)
+        told = re.search("tensors .*", launches[0].text())
+        assert told and told[0] == re.search("tensors .*", one.stdout)[0], f"{one.stdout} and {launches[0].text()}"
+
+
+def cut_for_a_moment(network, wishes, chance):
+    """Nobody notices."""
+    program = ["sh", "-c", "echo up; sleep 9"]
+    launches = [Launch(network, wishes.cli, host, 2, program) for host in range(2)]
+    for launch in launches:
+        launch.await_text("up", 2)
+    host = chance.randint(0, 1)
+    network.link(host, "down")
+    time.sleep(chance.uniform(1, 5))
+    network.link(host, "up")
+    for launch in launches:
+        expect(launch, 0)
+
+
+def cut_for_good(network, wishes, chance):
+    """All machines end, and name the one that cannot be reached; the one that is cut off, machine 0."""
+    program = ["sh", "-c", "echo up; sleep 600"]
+    launches = [Launch(network, wishes.cli, host, 3, program, "--grace_period", 5) for host in range(3)]
+    for launch in launches:
+        launch.await_text("up", 2)
+    host = chance.randint(1, 2)
+    network.link(host, "down")
+    cut = time.monotonic()
+    try:
+        for i, launch in enumerate(launches):
+            expect(launch, 1, r"machine 0 \(10.77.0.1\) was lost" if i == host else rf"machine {host} \(.*\) was lost")
+        assert time.monotonic() - cut < ENDS_WITHIN, f"{time.monotonic() - cut:.0f} s"
+    finally:
+        network.link(host, "up")
+
+
+def host_is_killed(network, wishes, chance):
+    """All processes of a host, at any moment; another is started in its place, and all are restarted."""
+    program = ["sh", "-c", "echo up; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || sleep 600"]
+    flags = ("--max_restarts", 1, "--grace_period", 5)
+    launches = [Launch(network, wishes.cli, host, 3, program, *flags) for host in range(3)]
+    for launch in launches:
+        launch.await_text("up", 2)
+    host = chance.randint(1, 2)
+    network.kill_all_on(host)
+    time.sleep(chance.uniform(0, 3))
+    launches[host] = Launch(network, wishes.cli, host, 3, program, *flags)
+    for i, launch in enumerate(launches):
+        expect(launch, 0, "up\n" if i == host else rf"machine {host} \(.*\) was lost")
+
+
+def rank_is_killed(network, wishes, chance):
+    """The rank is named on every machine."""
+    victim = chance.randint(0, 5)
+    program = ["sh", "-c", f"echo up; [ $RANK = {victim} ] && sleep 0.3 && kill -9 $$; sleep 600"]
+    launches = [Launch(network, wishes.cli, host, 3, program, "--grace_period", 5) for host in range(3)]
+    for i, launch in enumerate(launches):
+        expect(launch, 137, rf"rank {victim} (on machine {victim // 2} \(.*\) )?was killed by SIGKILL")
+
+
+SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cli", required=True)
+    parser.add_argument("--example", required=True, help="the example program sharded")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only")
+    wishes = parser.parse_args()
+    network = Network(4)
+    failed = 0
+    try:
+        for number in range(wishes.rounds):
+            for scene in SCENES:
+                if wishes.only not in (None, scene.__name__):
+                    continue
+                chance = random.Random(f"{wishes.seed} {number} {scene.__name__}")
+                began = time.monotonic()
+                try:
+                    scene(network, wishes, chance)
+                    print(f"{scene.__name__}, round {number}: held, {time.monotonic() - began:.1f} s", flush=True)
+                except (AssertionError, subprocess.SubprocessError) as error:
+                    failed += 1
+                    print(f"{scene.__name__}, round {number}: FAILED\n{error}", flush=True)
+                    for host in range(4):
+                        network.kill_all_on(host)
+    finally:
+        network.end()
+    print(f"{wishes.rounds} rounds, {failed} failed")
+    sys.exit(failed != 0)
+
+
+if __name__ == "__main__":
+    main()

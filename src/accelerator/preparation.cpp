@@ -193,9 +193,9 @@ AcceleratedOptimizer Preparation::keep_optimizer(AcceleratedOptimizer optimizer)
     if (model->sharded() && is_stepped(model)) sharded.push_back(model);
   }
   if (!sharded.empty()) {
-    optimizer.drop_with_gradients([sharded = std::move(sharded)] {
+    optimizer.drop_with_gradients([sharded = std::move(sharded)](const torch::optim::Optimizer& stepper) {
       for (const auto& each : sharded) {
-        if (const auto model = each.lock()) model->sharded()->reducer().drop_local_gradients();
+        if (const auto model = each.lock()) model->sharded()->gradients_dropped(stepper);
       }
     });
   }

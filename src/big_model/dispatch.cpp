@@ -101,7 +101,8 @@ std::shared_ptr<DispatchCore> load_and_dispatch(std::shared_ptr<torch::nn::Modul
     if (options.device_map.has_value() || options.dtype)
       throw UsageError("load_checkpoint_in_model was given a device_map or a dtype for " + module->name() +
                        ", which is sharded over the ranks: its shards stay where they are, in their dtype.");
-    load_shards(*module, find_model(checkpoint).string(), {.strict = options.strict, .new_name = options.key_mapping});
+    load_shards(*module, find_model(checkpoint).string(),
+                {.strict = options.strict, .new_name = options.key_mapping, .where = where});
     return nullptr;
   }
   const OutsideEmptyScopes outside;

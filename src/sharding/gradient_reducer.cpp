@@ -41,6 +41,16 @@ struct GradientReducer::Hook : torch::autograd::PostAccumulateGradHook {
   size_t unit, weight;
 };
 
+/// Called before one is: what the parameter shows until then is kept by its piece, and must not be added to.
+struct GradientReducer::PreHook : torch::autograd::FunctionPreHook {
+  explicit PreHook(std::weak_ptr<GradientReducer> its_reducer) : reducer(std::move(its_reducer)) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    if (const auto alive = reducer.lock()) alive->enter_backward();
+    return gradients;
+  }
+  std::weak_ptr<GradientReducer> reducer;
+};
+
 GradientReducer::GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units, std::vector<NamedWeight> whole,
                                  std::shared_ptr<ShardGatherer> gatherer, std::shared_ptr<GradientViews> views,
                                  ReduceGroups groups, const ReduceOptions& options, std::source_location where)
@@ -60,6 +70,7 @@ GradientReducer::GradientReducer(std::vector<std::shared_ptr<ShardedUnit>> units
 void GradientReducer::install_hooks() {
   const auto install = [this](const at::Tensor& parameter, size_t unit, size_t weight) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Hook>(weak_from_this(), unit, weight));
+    if (unit != kWhole) torch::autograd::impl::add_hook(parameter, std::make_unique<PreHook>(weak_from_this()));
   };
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (size_t weight = 0; weight < units_[unit]->weights.size(); ++weight)
@@ -68,12 +79,23 @@ void GradientReducer::install_hooks() {
   for (const auto& each : whole_) install(each.parameter, kWhole, 0);
 }
 
+void GradientReducer::enter_backward() {
+  if (std::exchange(hidden_, true)) return;
+  const OwnOperators own;
+  hide_gradients();
+  finish_with_pass();
+}
+
 void GradientReducer::open_pass() {
   if (std::exchange(open_, true)) return;
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (pending_[unit].flat.defined()) expect_all(unit);
   }
-  if (guided_) return;
+  if (!std::exchange(hidden_, true)) finish_with_pass();  // of an ignored module alone
+}
+
+/// One that begin_backward did not announce.
+void GradientReducer::finish_with_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto alive = weak.lock()) alive->finish_backward();
   });
@@ -221,17 +243,16 @@ void GradientReducer::give(ShardedWeight& weight, const at::Tensor& gradient) co
   if (sum.defined()) {
     sum.add_(gradient);
   } else {
-    sum = gradient;
+    // On the same memory and no view of it: LibTorch's zero_grad detaches gradients.
+    sum = at::empty({0}, gradient.options())
+              .set_(gradient.storage(), gradient.storage_offset(), gradient.sizes(), gradient.strides());
   }
 }
 
 void GradientReducer::finish_backward() {
   const OwnOperators own;
-  guided_ = false;
-  if (!std::exchange(open_, false) || !pass_syncs_) {
-    show_local_gradients();
-    return views_->show();
-  }
+  guided_ = hidden_ = false;
+  if (!std::exchange(open_, false) || !pass_syncs_) return show_gradients();
   // In the order in which backward passes mostly get there.
   for (size_t unit = units_.size(); unit-- > 0;) {
     if (pending_[unit].flat.defined()) start(unit);
@@ -300,10 +321,17 @@ void GradientReducer::reduce_whole() {
 }
 
 void GradientReducer::begin_forward() {
-  // A backward pass that accelerator.backward did not run, and that ended with an exception.
-  if (open_ && torch::autograd::get_current_graph_task_id() < 0) abort_backward();
   pass_syncs_ = syncs_;
-  hide_gradients();
+  if (torch::autograd::get_current_graph_task_id() >= 0) return;
+  // A backward pass that accelerator.backward did not run, and that ended with an exception.
+  if (open_) abort_backward();
+  if (std::exchange(hidden_, false)) show_gradients();
+}
+
+void GradientReducer::show_gradients() {
+  const OwnOperators own;
+  show_local_gradients();
+  views_->show();
 }
 
 void GradientReducer::end_replay() {
@@ -313,7 +341,7 @@ void GradientReducer::end_replay() {
 }
 
 void GradientReducer::abort_backward() {
-  guided_ = open_ = whole_reached_ = false;
+  guided_ = hidden_ = open_ = whole_reached_ = false;
   drop_local_gradients();
   reductions_.clear();
   for (const auto& each : arrivals_) each.event->synchronize();  // it writes to memory that goes now
@@ -335,14 +363,22 @@ void GradientReducer::show_local_gradients() {
 
 void GradientReducer::take_gradient_changes() {
   const OwnOperators own;
-  views_->take_changes();
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    const Pending& pending = pending_[unit];
+    for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
+      const bool is_local = i < pending.shown.size() && pending.shown[i];
+      if (!is_local) views_->take_change(unit, i);
+    }
+  }
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     Pending& pending = pending_[unit];
     for (size_t i = 0; i < pending.shown.size(); ++i) {
       if (!pending.shown[i]) continue;
-      const auto& gradient = units_[unit]->weights[i].parameter.grad();
+      auto& weight = units_[unit]->weights[i];
+      const auto& gradient = weight.parameter.grad();
       if (!gradient.defined()) {
         pending.shown[i] = pending.used[i] = false;
+        weight.piece.mutable_grad().reset();  // what earlier passes had averaged is gone with it
       } else if (at::Tensor sum = units_[unit]->view_in(pending.flat, i); !gradient.is_alias_of(sum)) {
         sum.copy_(gradient);
       }
@@ -387,6 +423,22 @@ void GradientReducer::set_local_gradient(const std::string& name, const at::Tens
       pending_[unit].used[i] = true;
     }
   }
+}
+
+void GradientReducer::drop_gradients(const std::function<bool(const ShardedWeight&)>& are_dropped) {
+  const OwnOperators own;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    Pending& pending = pending_[unit];
+    for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
+      auto& weight = units_[unit]->weights[i];
+      if (!are_dropped(weight)) continue;
+      if (i < pending.used.size()) pending.used[i] = pending.shown[i] = false;
+      // A piece whose gradient was set to zero still has one, which the parameter shows.
+      if (!weight.piece.grad().defined() || !views_->shows(unit, i)) weight.parameter.mutable_grad().reset();
+    }
+    if (pending.flat.defined() && std::find(pending.used.begin(), pending.used.end(), true) == pending.used.end()) drop(unit);
+  }
+  views_->show();
 }
 
 void GradientReducer::drop_local_gradients() {

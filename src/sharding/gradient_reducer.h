@@ -3,6 +3,7 @@
 #include <accelerate/checkpoint/tensor_dict.h>
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -60,7 +61,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
   /// A backward pass begins whose end is told.
   void begin_backward() {
-    guided_ = true;
+    guided_ = hidden_ = true;
     hide_gradients();
   }
   /// It has ended: reduces what is left, and waits for all. DistributedError when a rank is missing.
@@ -75,7 +76,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   /// They, by the names of their parameters.
   TensorDict local_gradients() const;
   void set_local_gradient(const std::string& name, const at::Tensor& gradient);
-  void drop_local_gradients();
+  /// The gradients of these parameters were dropped or set to zero: those that are kept here, and what parameters show of them.
+  void drop_gradients(const std::function<bool(const ShardedWeight&)>& are_dropped);
   /// Whether what passes do on the host is the same every time. Otherwise unused parameters are asked about.
   bool is_settled() const { return asks_ == Asks::never || groups_.world_size() == 1; }
   /// A recorded step is replayed, which gives pieces gradients without passes of this rank.
@@ -87,6 +89,7 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
 
  private:
   struct Hook;
+  struct PreHook;
   /// The gradients of a unit that were computed and are not reduced yet.
   struct Pending {
     at::Tensor slot = {}, flat = {};
@@ -112,6 +115,11 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   };
 
   void add(size_t unit, size_t weight, const at::Tensor& parameter);
+  void drop_local_gradients();
+  /// A gradient is about to be added to its parameter.
+  void enter_backward();
+  void finish_with_pass();
+  void show_gradients();
   void open_pass();
   void begin(size_t unit, bool accumulates);
   /// A pass begins in which all trained weights of the unit are expected to get gradients.
@@ -151,8 +159,8 @@ class GradientReducer : public std::enable_shared_from_this<GradientReducer> {
   std::vector<Unused> unused_;
   enum class Asks { first, never, always };
   Asks asks_ = Asks::first;  // the others, whether they used it
-  bool syncs_ = true, pass_syncs_ = true, guided_ = false, open_ = false, whole_reached_ = false, reduced_ = false,
-       warned_ = false;
+  bool syncs_ = true, pass_syncs_ = true, guided_ = false, hidden_ = false, open_ = false, whole_reached_ = false,
+       reduced_ = false, warned_ = false;
 };
 
 }  // namespace accelerate::detail

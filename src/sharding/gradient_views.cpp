@@ -22,6 +22,11 @@ GradientViews::GradientViews(std::vector<std::shared_ptr<ShardedUnit>> units, co
   for (const auto& unit : units_) views_.emplace_back(unit->weights.size());
 }
 
+/// LibTorch's zero_grad puts a detached one in its place.
+bool GradientViews::is_view(const View& view, const at::Tensor& gradient) {
+  return gradient.defined() && gradient.is_alias_of(view.gradient);
+}
+
 void GradientViews::make_view(size_t unit, size_t weight) {
   const ShardedUnit& sharded = *units_[unit];
   const auto& parameter = sharded.weights[weight].parameter;
@@ -38,40 +43,41 @@ void GradientViews::show() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
       const auto& weight = units_[unit]->weights[i];
-      if (!weight.piece.grad().defined()) continue;
       View& view = views_[unit][i];
+      // Sums of this rank that are shown, or what somebody has given it, stay.
+      const bool is_free = !weight.parameter.grad().defined() || shows(unit, i);
+      if (shows(unit, i) && !weight.piece.grad().defined()) weight.parameter.mutable_grad().reset();
+      view.shown = weight.piece.grad().defined() && is_free;
+      if (!view.shown) continue;
       if (!view.gradient.defined()) make_view(unit, i);
       weight.parameter.mutable_grad() = view.gradient;
-      view.shown = true;
     }
   }
 }
 
-void GradientViews::take_changes() {
-  const OwnOperators own;
-  for (size_t unit = 0; unit < units_.size(); ++unit) {
-    const auto& layout = units_[unit]->layout;
-    for (size_t i = 0; i < units_[unit]->weights.size(); ++i) {
-      View& view = views_[unit][i];
-      if (!view.shown) continue;
-      const auto& weight = units_[unit]->weights[i];
-      const at::Tensor gradient = weight.parameter.grad();
-      if (gradient.is_same(view.gradient)) continue;
-      view.shown = false;
-      weight.piece.mutable_grad().reset();
-      if (!gradient.defined()) continue;
-      const auto piece = layout.piece(i, rank_);
-      at::Tensor ordered = at::empty_strided(weight.parameter.sizes(), weight.parameter.strides(), gradient.options());
-      ordered.copy_(gradient);
-      weight.piece.mutable_grad() =
-          in_memory_order(ordered).narrow(0, piece.begin, piece.length).to(units_[unit]->shard.options(), false, /*copy=*/true);
-      weight.parameter.mutable_grad().reset();
-    }
-  }
+bool GradientViews::shows(size_t unit, size_t weight) const {
+  const View& view = views_[unit][weight];
+  return view.shown && is_view(view, units_[unit]->weights[weight].parameter.grad());
+}
+
+void GradientViews::take_change(size_t unit, size_t number) {
+  View& view = views_[unit][number];
+  const auto& weight = units_[unit]->weights[number];
+  const at::Tensor gradient = weight.parameter.grad();
+  if (!view.shown && !gradient.defined()) return;
+  if (view.shown && is_view(view, gradient)) return;
+  view.shown = false;
+  at::Tensor(weight.piece).mutable_grad().reset();
+  if (!gradient.defined()) return;
+  const auto piece = units_[unit]->layout.piece(number, rank_);
+  at::Tensor ordered = at::empty_strided(weight.parameter.sizes(), weight.parameter.strides(), gradient.options());
+  ordered.copy_(gradient);
+  at::Tensor(weight.piece).mutable_grad() =
+      in_memory_order(ordered).narrow(0, piece.begin, piece.length).to(units_[unit]->shard.options(), false, /*copy=*/true);
+  weight.parameter.mutable_grad().reset();
 }
 
 void GradientViews::hide() {
-  take_changes();
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (size_t i = 0; i < views_[unit].size(); ++i) {
       if (std::exchange(views_[unit][i].shown, false)) units_[unit]->weights[i].parameter.mutable_grad().reset();
@@ -83,7 +89,7 @@ void GradientViews::release() {
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     for (size_t i = 0; i < views_[unit].size(); ++i) {
       at::Tensor& gradient = units_[unit]->weights[i].parameter.mutable_grad();
-      if (views_[unit][i].shown && gradient.is_same(views_[unit][i].gradient)) gradient.reset();
+      if (views_[unit][i].shown && is_view(views_[unit][i], gradient)) gradient.reset();
       views_[unit][i] = {};
     }
   }

@@ -22,10 +22,12 @@ class GradientViews final : public WeightPager, public std::enable_shared_from_t
   /// After a backward pass: parameters whose pieces have gradients show them.
   void show();
   /// Before passes and steps: what was done to the gradients of parameters is done to those of their pieces. One that was dropped
-  /// or replaced is dropped or replaced there, too.
-  void take_changes();
-  /// The same, and parameters show none from now on: a backward pass would add to it.
+  /// or replaced is dropped or replaced there, too, and one that somebody has given the parameter is given to the piece.
+  void take_change(size_t unit, size_t weight);
+  /// Parameters show none from now on: a backward pass would add to it. Changes were taken.
   void hide();
+  /// Whether the parameter shows the gradient of its piece.
+  bool shows(size_t unit, size_t weight) const;
   /// The sharded model has ended: parameters have no gradients any more. Their views would keep this alive, and it them.
   void release();
 
@@ -43,6 +45,7 @@ class GradientViews final : public WeightPager, public std::enable_shared_from_t
     int pins = 0;
   };
 
+  static bool is_view(const View& view, const at::Tensor& gradient);
   void make_view(size_t unit, size_t weight);
   at::Tensor gather(const ShardedUnit& unit) const;
   void evict(size_t unit);

@@ -40,7 +40,8 @@ struct Assignment {
 class ShardLoad {
  public:
   ShardLoad(torch::nn::Module& module, const std::string& checkpoint, const LoadShardsOptions& options)
-      : checkpoint_(checkpoint),
+      : where_(options.where),
+        checkpoint_(checkpoint),
         sources_(fs::is_directory(checkpoint) ? find_weight_sources(checkpoint) : open_weight_file(checkpoint)) {
     assign(module, options);
   }
@@ -49,14 +50,19 @@ class ShardLoad {
     const OwnOperators own;
     std::set<ShardGatherer*> gatherers;
     for (const auto& each : assignments_) {
+      if (const auto* record = sharded_record_of(each.target))
+        gatherers.insert(dynamic_cast<ShardGatherer*>(record->pager.get()));
+    }
+    // One that loads alone, as a main process might, would leave the model half loaded.
+    for (const auto* gatherer : gatherers) gatherer->meet("load_checkpoint_in_model", where_);
+    for (const auto& each : assignments_) {
       const auto* record = sharded_record_of(each.target);
       if (record == nullptr) {
         at::Tensor(each.target).copy_(read(*each.source, 0, each.target.numel()).view(each.target.sizes()));
         continue;
       }
-      auto* gatherer = dynamic_cast<ShardGatherer*>(record->pager.get());
-      gatherers.insert(gatherer);
-      fill_piece(*gatherer, static_cast<size_t>(record->unit), static_cast<size_t>(record->weight), *each.source);
+      fill_piece(dynamic_cast<const ShardGatherer&>(*record->pager), static_cast<size_t>(record->unit),
+                 static_cast<size_t>(record->weight), *each.source);
     }
     for (auto* gatherer : gatherers) gatherer->invalidate();
   }
@@ -120,6 +126,7 @@ class ShardLoad {
     sharded.weights[weight].piece.detach().copy_(part);
   }
 
+  const std::source_location where_;
   const std::string checkpoint_;
   const WeightSources sources_;
   std::vector<Assignment> assignments_;

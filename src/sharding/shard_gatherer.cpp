@@ -234,6 +234,10 @@ void ShardGatherer::invalidate() {
   if (slots_) slots_->free_unused();
 }
 
+void ShardGatherer::meet(const char* call, std::source_location where) const {
+  if (const auto communicator = communicator_.lock()) communicator->barrier(call, where);
+}
+
 void ShardGatherer::release() {
   const std::lock_guard lock(mutex_);
   for (auto& unit : units_) {

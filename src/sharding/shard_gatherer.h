@@ -51,6 +51,8 @@ class ShardGatherer final : public WeightPager, public std::enable_shared_from_t
   /// The sharded model has ended, and with it perhaps the group: gathers that are under way are left to end by themselves.
   void release();
 
+  /// Waits until all ranks of the group make this call.
+  void meet(const char* call, std::source_location where) const;
   const ShardedUnit& unit(size_t number) const { return *units_[number].unit; }
   /// Of this process among those that hold one copy.
   int rank() const { return rank_; }

@@ -14,6 +14,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "core/source_line.h"
 #include "residency/host_memory.h"
@@ -71,6 +72,23 @@ at::Tensor shard_memory(const at::Tensor& shard, const FsdpOptions& options) {
   return memory.view(shard.scalar_type()).copy_(shard);
 }
 
+/// A buffer on the memory of a parameter would keep its old values.
+void check_aliases(const torch::nn::Module& module, const ShardingPlan& plan) {
+  std::unordered_map<const void*, std::string> parameters;
+  for (const auto& unit : plan.units) {
+    for (const auto& weight : unit.weights) {
+      if (!weight.parameter.is_meta()) parameters[weight.parameter.storage().unsafeGetStorageImpl()] = weight.name;
+    }
+  }
+  for (const auto& buffer : module.named_buffers()) {
+    if (!buffer.value().defined() || !buffer.value().has_storage()) continue;
+    const auto found = parameters.find(buffer.value().storage().unsafeGetStorageImpl());
+    if (found == parameters.end()) continue;
+    throw UsageError("FSDP: the buffer " + buffer.key() + " of " + module.name() + " shares the memory of the parameter " +
+                     found->second + ", which is sharded. Make it a copy, or compute it in forward.");
+  }
+}
+
 }  // namespace
 
 Slots::Allocate slots_on(c10::Device device) {
@@ -112,6 +130,7 @@ ShardedModel::ShardedModel(std::shared_ptr<torch::nn::Module> module, const Proc
                          " is sharded by another prepared model.");
     }
   }
+  check_aliases(*module_, plan);
   const OwnOperators own;
   for (const auto& unit : plan.units) shard_unit(unit, options.sync_module_states);
   whole_ = std::move(plan.whole);
@@ -197,13 +216,11 @@ void ShardedModel::keep_whole(at::Tensor parameter) {
 }
 
 void ShardedModel::before_forward() {
+  check_storages();
   if (!c10::GradMode::is_enabled()) return;
   reducer_->begin_forward();
   for (const auto& unit : units_) {
     for (auto& weight : unit->weights) {
-      if (!has_key(weight.parameter))
-        throw UsageError("The parameter " + weight.name + " of " + module_->name() + " was converted, moved or replaced after " +
-                         "the model was sharded" + at_line(where_) + ". Convert the module before prepare.");
       if (weight.piece.requires_grad() == weight.parameter.requires_grad()) continue;
       weight.piece.set_requires_grad(weight.parameter.requires_grad());
       if (!weight.parameter.requires_grad()) weight.piece.mutable_grad().reset();
@@ -216,7 +233,24 @@ void ShardedModel::before_forward() {
         "optimizer to accelerator.prepare together with the model.");
 }
 
+/// torch::load gives parameters other memory, which would be computed with while the shards are stepped.
+void ShardedModel::check_storages() const {
+  for (const auto& unit : units_) {
+    for (const auto& weight : unit->weights) {
+      if (!has_key(weight.parameter))
+        throw UsageError("The parameter " + weight.name + " of " + module_->name() + " was converted, moved or replaced after " +
+                         "the model was sharded" + at_line(where_) + ". Convert the module before prepare.");
+      if (weight.parameter.storage().unsafeGetStorageImpl() == weight.storage._unsafe_get_target()) continue;
+      throw UsageError("The parameter " + weight.name + " of " + module_->name() +
+                       " got other memory after the model was sharded" + at_line(where_) +
+                       ", as torch::load and set_data give it. Load before prepare, or with " +
+                       "accelerate::load_checkpoint_in_model or load_state.");
+    }
+  }
+}
+
 void ShardedModel::before_step() {
+  check_storages();
   reducer_->take_gradient_changes();
   if (reducer_->has_local_gradients())
     throw UsageError(
@@ -259,11 +293,19 @@ void ShardedModel::abandon_captured() {
   gatherer_->invalidate();
 }
 
+void ShardedModel::gradients_dropped(const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> pieces;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& piece : group.params()) pieces.insert(piece.unsafeGetTensorImpl());
+  }
+  reducer_->drop_gradients([&](const ShardedWeight& weight) { return pieces.contains(weight.piece.unsafeGetTensorImpl()); });
+}
+
 void ShardedModel::zero_grad(bool set_to_none) {
-  reducer_->drop_local_gradients();
   for (const auto& unit : units_) {
     for (const auto& weight : unit->weights) zero_gradient(weight.piece, set_to_none);
   }
+  reducer_->drop_gradients([](const ShardedWeight&) { return true; });
   for (const auto& each : whole_) zero_gradient(each.parameter, set_to_none);
 }
 

@@ -51,6 +51,8 @@ class ShardedModel {
   /// Shards were changed otherwise.
   void invalidate() { gatherer_->invalidate(); }
   void zero_grad(bool set_to_none);
+  /// Those of what the optimizer steps were, by itself.
+  void gradients_dropped(const torch::optim::Optimizer& optimizer);
   /// What was done to the gradients of parameters is done to those of their pieces.
   void take_gradient_changes() const { reducer_->take_gradient_changes(); }
   /// Gives the piece of a parameter its part of a gradient that is averaged over the ranks already.
@@ -102,6 +104,7 @@ class ShardedModel {
   const ShardGatherer& gatherer() const { return *gatherer_; }
 
  private:
+  void check_storages() const;
   void join_groups();
   void shard_unit(const UnitPlan& plan, bool broadcasts);
   void keep_whole(at::Tensor parameter);

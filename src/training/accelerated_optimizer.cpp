@@ -242,7 +242,7 @@ struct AcceleratedOptimizer::Core {
   std::weak_ptr<const void> alive;  // ends with the optimizer
   bool watched;                     // nothing is known of one of the user's own kind
   std::function<void(const AcceleratedOptimizer&)> check_step;
-  std::function<void()> drop_gradients;
+  std::function<void(const torch::optim::Optimizer&)> drop_gradients;
   std::shared_ptr<GradientState> gradient_state;
   std::shared_ptr<GradScaler> scaler;
   std::unique_ptr<OptimizerStep> kernel;
@@ -306,7 +306,7 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   for (const auto& group : Core::of(*this).optimizer->param_groups()) {
     for (const auto& parameter : group.params()) zero_gradient(parameter, set_to_none);
   }
-  if (core_->drop_gradients) core_->drop_gradients();
+  if (core_->drop_gradients) core_->drop_gradients(*core_->optimizer);
   core_->pending.reset();
   if (core_->scaler) core_->scaler->forget(*core_->optimizer);
 }
@@ -342,7 +342,9 @@ StateDict AcceleratedOptimizer::state_dict() const { return accelerate::state_di
 
 void AcceleratedOptimizer::load_state_dict(const StateDict& state) { accelerate::load_state_dict(optimizer(), state); }
 
-void AcceleratedOptimizer::drop_with_gradients(std::function<void()> drop) const { core_->drop_gradients = std::move(drop); }
+void AcceleratedOptimizer::drop_with_gradients(std::function<void(const torch::optim::Optimizer&)> drop) const {
+  core_->drop_gradients = std::move(drop);
+}
 
 void AcceleratedOptimizer::check_steps(std::function<void(const AcceleratedOptimizer&)> check) const {
   core_->check_step = std::move(check);

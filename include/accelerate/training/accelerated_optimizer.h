@@ -79,7 +79,7 @@ class AcceleratedOptimizer {
   /// `check` is called before every step, and throws where there must be none.
   void check_steps(std::function<void(const AcceleratedOptimizer&)> check) const;
   /// `drop` is called when its gradients are dropped or set to zero: of sharded models there may be more than those it sees.
-  void drop_with_gradients(std::function<void()> drop) const;
+  void drop_with_gradients(std::function<void(const torch::optim::Optimizer&)> drop) const;
 
   struct Core;
   std::shared_ptr<Core> core_;

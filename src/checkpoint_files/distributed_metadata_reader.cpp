@@ -13,8 +13,8 @@ namespace accelerate::detail {
 namespace {
 
 /// The classes in `.metadata`. They become plain objects with fields; no code of theirs is run. Before torch 2.3 the properties
-/// of a tensor were those of a ShardedTensor.
-constexpr std::array<std::string_view, 15> kDistributedClasses = {
+/// of a tensor were those of a ShardedTensor. Python 3.11.0 to 3.11.3 write members of enumerations as a call of getattr.
+constexpr std::array<std::string_view, 16> kDistributedClasses = {
     "torch.distributed.checkpoint.metadata.Metadata",
     "torch.distributed.checkpoint.metadata.TensorStorageMetadata",
     "torch.distributed.checkpoint.metadata.BytesStorageMetadata",
@@ -26,6 +26,7 @@ constexpr std::array<std::string_view, 15> kDistributedClasses = {
     "torch.distributed.checkpoint.filesystem._StorageInfo",
     "torch.distributed._shard.sharded_tensor.metadata.TensorProperties",
     "torch.distributed._shard.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
+    "builtins.getattr",
     "pathlib.PosixPath",
     "pathlib.WindowsPath",
     "pathlib.PurePosixPath",

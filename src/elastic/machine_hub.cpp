@@ -153,16 +153,13 @@ void MachineHub::hear(Peer& peer) {
         failures_.push_back(std::move(*failure));
       }
     } else if (what == kLeaving) {
-      if (give_up_ && refusal_.empty())
-        refusal_ = fmt::format("machine {} ({}) has ended and is not restarted. Give all machines the same --max_restarts.",
-                               *peer.machine, peer.host);
-      peer.machine.reset();  // its end is none of a machine
+      peer.machine.reset();  // its end is no loss
     }
   }
 }
 
 std::string MachineHub::reason_to_refuse(const Peer& peer, const Connection::Fields& hello) const {
-  if (hello.size() != 8) return "it speaks another version of this protocol. Install the same version everywhere.";
+  if (hello.size() != 9) return "it speaks another version of this protocol. Install the same version everywhere.";
   if (hello[1] != settings_.job)
     return fmt::format("machine 0 there launches another job ({}, not {}). Give each job a --main_process_port of its own.",
                        settings_.job, hello[1]);
@@ -171,15 +168,15 @@ std::string MachineHub::reason_to_refuse(const Peer& peer, const Connection::Fie
   if (number_in(hello, 5) != settings_.processes)
     return fmt::format("machine 0 starts {} processes, this one {}. Give all machines the same --num_processes.",
                        settings_.processes, hello[5]);
+  if (number_in(hello, 6) != settings_.max_restarts)
+    return fmt::format("machine 0 was launched with --max_restarts {}, this one with {}.", settings_.max_restarts, hello[6]);
   const auto machine = number_in(hello, 3);
   if (!machine || *machine == 0 || *machine >= settings_.count)
     return fmt::format("--machine_rank {} is not one of 1 to {}.", hello[3], settings_.count - 1);
-  if (const Peer* other = find(*machine))
-    return fmt::format("--machine_rank {} is taken already, by {}. Give each machine its own.", *machine, other->host);
-  if (secret_.given() == hello[7].empty())
+  if (secret_.given() == hello[8].empty())
     return secret_.given() ? "machine 0 has a shared secret, this one has none."
                            : "machine 0 has no shared secret, this one has one.";
-  if (secret_.given() && !secret_.proves(hello[7], {kHello, peer.nonce, hello[1], hello[2], hello[3], hello[6]}))
+  if (secret_.given() && !secret_.proves(hello[8], {kHello, peer.nonce, hello[1], hello[2], hello[3], hello[7]}))
     return "its shared secret differs from that of machine 0.";
   return "";
 }
@@ -190,9 +187,13 @@ void MachineHub::admit(Peer& peer, const Connection::Fields& hello) {
     peer.connection.send({kRefused, reason});
     return;  // it leaves, or is dropped later
   }
+  if (const Peer* other = find(*number_in(hello, 3))) {
+    peer.connection.send({kTaken, other->host});
+    return;
+  }
   peer.machine = number_in(hello, 3);
   peer.host = hello[4];
-  peer.connection.send({kWelcome, secret_.prove({kWelcome, hello[6], peer.nonce})});
+  peer.connection.send({kWelcome, secret_.prove({kWelcome, hello[7], peer.nonce})});
 }
 
 const MachineHub::Peer* MachineHub::find(int machine) const {

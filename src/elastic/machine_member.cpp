@@ -16,6 +16,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryPause{200};
 /// A firewall that drops packets answers nothing: then another address is tried.
 constexpr std::chrono::seconds kConnecting{5};
+/// Longer than the loss of a machine takes to be noticed.
+constexpr std::chrono::seconds kTakenForGood{40};
 
 }  // namespace
 
@@ -73,7 +75,8 @@ void MachineMember::serve() {
   }
   if (!refusal_.empty()) return;
   if (!admitted_ && !over_ && Clock::now() >= retry_.value_or(Clock::time_point::max())) {
-    if (connection_) problem_ = "no answer: a firewall may drop what is sent to that port";
+    if (connection_ && nonce_.empty()) problem_ = "no answer: a firewall may drop what is sent to that port";
+    nonce_.clear();
     connection_.reset();
     connect();
   }
@@ -103,6 +106,12 @@ void MachineMember::hear(const Connection::Fields& message) {
     answer_greeting(field_in(message, 1));
   } else if (what == kRefused) {
     refusal_ = fmt::format("refused by machine 0 at {}: {}", place(), field_in(message, 1));
+  } else if (what == kTaken && !admitted_) {
+    problem_ = fmt::format("--machine_rank {} is taken, by {}. Give each machine its own", settings_.rank, field_in(message, 1));
+    if (!taken_since_) taken_since_ = Clock::now();
+    if (Clock::now() >= *taken_since_ + kTakenForGood)
+      refusal_ = fmt::format("refused by machine 0 at {}: {}.", place(), problem_);
+    retry_ = Clock::now() + 5 * kRetryPause;
   } else if (what == kWelcome) {
     if (secret_.given() && !secret_.proves(field_in(message, 1), {kWelcome, nonce_, hub_nonce_})) {
       refusal_ = fmt::format("who listens at {} does not know the shared secret.", place());
@@ -123,8 +132,7 @@ void MachineMember::hear(const Connection::Fields& message) {
   } else if (what == kOver) {
     over_ = true;
   } else if (what == kLeaving) {
-    if (ready_) refusal_ = "machine 0 has ended and is not restarted. Give all machines the same --max_restarts.";
-    running_ = false;
+    running_ = false;  // its end is no loss
   }
 }
 
@@ -132,7 +140,8 @@ void MachineMember::answer_greeting(const std::string& nonce) {
   hub_nonce_ = nonce;
   nonce_ = make_nonce();
   const std::string count = std::to_string(settings_.count), rank = std::to_string(settings_.rank);
-  connection_->send({kHello, settings_.job, count, rank, own_host(), std::to_string(settings_.processes), nonce_,
+  connection_->send({kHello, settings_.job, count, rank, own_host(), std::to_string(settings_.processes),
+                     std::to_string(settings_.max_restarts), nonce_,
                      secret_.prove({kHello, nonce, settings_.job, count, rank, nonce_})});
 }
 

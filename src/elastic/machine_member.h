@@ -42,7 +42,7 @@ class MachineMember final : public MachineGroup {
   size_t attempts_ = 0;
   std::string problem_ = "it was not tried yet", refusal_ = {}, nonce_ = {}, hub_nonce_ = {};
   bool admitted_ = false, ready_ = false, running_ = false, over_ = false;
-  std::optional<Clock::time_point> retry_ = {}, give_up_ = {};
+  std::optional<Clock::time_point> retry_ = {}, give_up_ = {}, taken_since_ = {};
   std::optional<Round> begun_ = {};
   int round_ = -1;
   std::deque<MachineFailure> failures_ = {};

@@ -208,6 +208,7 @@ MachineSettings machines_of(const LaunchOptions& options, int processes, const E
           .port = options.main_process_port.value_or(kDefaultPort),
           .job = environment("ACCELERATE_RUN_ID").value_or(program),
           .processes = processes,
+          .max_restarts = options.max_restarts,
           .patience = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.join_timeout)),
           .reserve_port = machine.reserve_free_port,
           .environment = environment};

@@ -65,8 +65,9 @@ LaunchEnd WorkerSupervisor::run() {
     if (const std::string warning = machines_->warning(); !warning.empty()) say(escaped(warning));
   }
   for (int attempt = 0;; ++attempt) {
-    restarts_left_ = attempt < plan_.max_restarts;
     if (machines_ && !await_round()) break;
+    if (machines_) attempt = round_.number;  // a machine that was replaced counts with the others
+    restarts_left_ = attempt < plan_.max_restarts;
     run_attempt(attempt);
     if ((!end_.failed && !end_.elsewhere) || !restarts_left_) break;
     say(fmt::format("attempt {} of {}: restarting all ranks.", attempt + 2, plan_.max_restarts + 1));
@@ -136,7 +137,7 @@ void WorkerSupervisor::start(int attempt) {
   try {
     for (WorkerPlan worker : plan_.workers) {
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
-      if (count != worker.variables.end()) count->second = std::to_string(machines_ ? round_.number : attempt);
+      if (count != worker.variables.end()) count->second = std::to_string(attempt);
       if (machines_) worker.variables["MASTER_PORT"] = std::to_string(round_.port);
       const int slot = static_cast<int>(workers_.size());
       const std::string notes = failure_notes_.place_of(workers_.size());

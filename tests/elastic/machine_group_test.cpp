@@ -197,13 +197,17 @@ TEST_F(Machines, TheLossOfMachine0IsNamedAndItCanBeReplaced) {
   expect_round(0);  // its first
 }
 
-TEST_F(Machines, OneThatWillNotRestartEndsTheWaitOfTheOthers) {
+TEST_F(Machines, OneThatLeavesIsNoLossAndCanBeReplaced) {
   for (const int rank : {0, 1}) add(settings(rank, 2)).be_ready();
   expect_round(0);
-  all_[1]->report({.rank = 2, .exit_code = 1, .text = "failed"});
-  all_[0]->be_ready();
+  all_[1]->report({.exit_code = 143, .text = "was stopped by SIGTERM"});
   all_[1].reset();
-  expect_parts(refusal_of(*all_[0]), {"machine 1", "not restarted", "--max_restarts"});
+  EXPECT_EQ(failure_of(*all_[0]).text, "was stopped by SIGTERM");
+  serve_until([&] { return true; });
+  EXPECT_FALSE(all_[0]->take_failure());
+  all_[0]->be_ready();
+  add(settings(1, 2)).be_ready();
+  expect_round(1);
 }
 
 TEST_F(Machines, WhoDoesNotBelongToTheJobIsToldWhy) {
@@ -222,12 +226,19 @@ TEST_F(Machines, WhoDoesNotBelongToTheJobIsToldWhy) {
   other = settings(1, 2);
   other.processes = 4;
   expect_parts(refusal(other), {"starts 2 processes", "4", "--num_processes"});
+  other = settings(1, 2);
+  other.max_restarts = 1;
+  expect_parts(refusal(other), {"--max_restarts 0", "1"});
   expect_parts(refusal(settings(7, 2)), {"--machine_rank 7", "1 to 1"});
   expect_parts(refusal(with_secret(settings(1, 2), "a secret of ours")), {"no shared secret"});
   add(settings(1, 2));  // not ready yet, so that no round begins
   serve_until([&] { return all_[1]->awaited() == "the other machines"; });
-  expect_parts(refusal(settings(1, 2)), {"--machine_rank 1 is taken"});
-  all_[1]->be_ready();
+  add(settings(1, 2)).be_ready();
+  serve_until([&] { return all_[2]->awaited().find("--machine_rank 1 is taken") != std::string::npos; });
+  kill(1);  // then it is the one
+  serve_until([&] { return all_[2]->awaited() == "the other machines" || all_[0]->awaited().empty(); });
+  all_[1] = std::move(all_[2]);
+  all_.pop_back();
   expect_round(0);
 }
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict, set_model_state_dict, set_optimizer_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, fully_shard
@@ -74,6 +75,8 @@ def save(folder):
     with FullyShardedDataParallel.state_dict_type(older, StateDictType.SHARDED_STATE_DICT):
         dcp.save({"older": older.state_dict()}, checkpoint_id=f"{folder}/older")
     odd = odd_tensors()
+    # As Python 3.11.0 to 3.11.3 pickle members of enumerations.
+    _MEM_FORMAT_ENCODING.__reduce_ex__ = lambda member, protocol: (getattr, (member.__class__, member.name))
     dcp.save({"odd": odd}, checkpoint_id=f"{folder}/odd")
     first, second, _ = odd.pop("list")
     whole |= {f"odd.{name}": value for name, value in {**odd, "list.0": first, "list.1.inner": second["inner"]}.items()}
@@ -126,7 +129,8 @@ def load_whole(folder):
     for name in ("pytorch_model_fsdp_0", "optimizer_0"):
         with open(f"{folder}/{name}/.metadata", "rb") as file:
             written = file.read()
-        assert pickle.dumps(pickle.loads(written), protocol=2) == written  # as Python's own pickler has it
+        again = pickle.dumps(pickle.loads(written), protocol=2)
+        assert again == written or (3, 11, 0) <= sys.version_info < (3, 11, 4)  # as Python's own pickler has it, but for enumerations there
     state = {"model": {name: torch.zeros_like(value) for name, value in expected().items()}}
     dcp.load(state, checkpoint_id=f"{folder}/pytorch_model_fsdp_0", no_dist=True)
     require_equal(state["model"], expected(), "plain tensors")

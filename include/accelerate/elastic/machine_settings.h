@@ -19,6 +19,8 @@ struct MachineSettings {
   std::string job = {};
   /// How many processes this machine starts.
   int processes = 1;
+  /// How often all are restarted after a failure.
+  int max_restarts = 0;
   /// How long a machine waits for the others, before it starts and before each restart.
   std::chrono::milliseconds patience = std::chrono::seconds(900);
   /// On machine 0: reserves the port that rank 0 listens on.

@@ -186,6 +186,15 @@ constexpr KnownGlobal kStorageClass{"torch", "Storage", nullptr};
 
 }  // namespace
 
+PickleNode* call_getattr(PickleMachine& machine, const PickleItems& arguments) {
+  if (arguments.size() != 2 || !arguments[0]->is(Kind::kGlobal) || !arguments[1]->is(Kind::kText) ||
+      arguments[0]->text() == kGetAttribute)
+    machine.fail("builtins.getattr is supported for members of enumerations only");
+  PickleNode* name = machine.tree().make(Kind::kTuple, PickleItems{arguments[1]});
+  return machine.tree().make(Kind::kObject,
+                             std::make_unique<PickleObject>(PickleObject{.name = arguments[0]->text(), .arguments = name}));
+}
+
 std::string_view modern_module(std::string_view module) {
   for (const auto& [old_name, new_name] : kRenamedModules) {
     if (module == old_name) return new_name;

@@ -26,6 +26,11 @@ PickleNode* storage_from_id(PickleMachine& machine, const PickleNode& id);
 void build_array(PickleMachine& machine, PickleArray& array, const PickleNode& state);
 void build_numpy_dtype(PickleMachine& machine, PickleObject& dtype, PickleNode* state);
 
+/// As which Python 3.11.0 to 3.11.3 write members of enumerations, where classes are read. A member becomes an object of its
+/// class with its name. Nothing else is got of anything.
+inline constexpr std::string_view kGetAttribute = "builtins.getattr";
+PickleNode* call_getattr(PickleMachine&, const PickleItems&);
+
 // Calls, by the file they are made in.
 PickleNode* call_rebuild_tensor(PickleMachine&, const PickleItems&);
 PickleNode* call_rebuild_tensor_v3(PickleMachine&, const PickleItems&);

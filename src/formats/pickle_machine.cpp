@@ -11,9 +11,6 @@
 namespace accelerate::detail {
 namespace {
 
-/// As which Python 3.11.0 to 3.11.3 write members of enumerations, where classes are read.
-constexpr std::string_view kGetAttribute = "builtins.getattr";
-
 constexpr size_t kMostCopies = 4;  // times the bytes of the pickle
 constexpr int kNewestProtocol = 5;
 
@@ -355,16 +352,6 @@ void PickleMachine::object() {
   push(call(items.front(), tree_.tuple(PickleItems(items.size() - 1, [&](size_t i) { return items[i + 1]; }))));
 }
 
-/// A member of an enumeration, which becomes an object of its class with its name. Nothing else is got of anything.
-PickleNode* PickleMachine::enumerator(const PickleItems& arguments) {
-  if (arguments.size() != 2 || !arguments[0]->is(PickleKind::kGlobal) || !arguments[1]->is(PickleKind::kText) ||
-      arguments[0]->text() == kGetAttribute)
-    fail("builtins.getattr is supported for members of enumerations only");
-  PickleNode* name = tree_.make(PickleKind::kTuple, PickleItems{arguments[1]});
-  return tree_.make(PickleKind::kObject,
-                    std::make_unique<PickleObject>(PickleObject{.name = arguments[0]->text(), .arguments = name}));
-}
-
 PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   if (!function->is(PickleKind::kGlobal)) fail("the pickle calls " + std::string(to_string(function->kind)));
   if (!arguments->is(PickleKind::kTuple))
@@ -373,7 +360,7 @@ PickleNode* PickleMachine::call(PickleNode* function, PickleNode* arguments) {
   const size_t dot = full.rfind('.');
   const KnownGlobal* known = find_known_global(std::string_view(full).substr(0, dot), std::string_view(full).substr(dot + 1));
   if (known == nullptr) {
-    if (full == kGetAttribute) return enumerator(arguments->items());
+    if (full == kGetAttribute) return call_getattr(*this, arguments->items());
     return tree_.make(PickleKind::kObject, std::make_unique<PickleObject>(PickleObject{.name = full, .arguments = arguments}));
   }
   if (known->call == nullptr) fail("the pickle calls " + full + ", which is not allowed. It was rejected");

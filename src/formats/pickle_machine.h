@@ -132,7 +132,6 @@ class PickleMachine {
   void recall(uint64_t index);
   void append_to(PickleNode* target, const PickleItems& items);
   void set_into(PickleNode* target, const PickleItems& items);
-  PickleNode* enumerator(const PickleItems& arguments);
   PickleNode* call(PickleNode* function, PickleNode* arguments);
 
   std::string_view bytes_;

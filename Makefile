@@ -42,7 +42,7 @@ soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer b
 
 test-cluster: build ## launches on hosts made of network namespaces, whose links are cut (root, iproute2; two minutes)
 	@echo "== cluster: scenes on several hosts"
-	@python3 tests/cluster/hosts.py --cli $(BUILD)/cli/accelerate --example $(BUILD)/examples/sharded --rounds 3
+	@python3 tests/cluster/hosts.py --cli $(BUILD)/cli/accelerate --examples $(BUILD)/examples --rounds 3
 
 test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi

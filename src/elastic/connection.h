@@ -34,6 +34,7 @@ class Connection {
   /// Sends what is left, for a second at most.
   void flush();
   bool is_open() const { return descriptor_ >= 0; }
+  bool is_connected() const { return is_open() && !connecting_; }
   /// Why it is closed.
   const std::string& problem() const { return problem_; }
 

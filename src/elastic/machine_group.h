@@ -12,23 +12,39 @@ struct pollfd;
 
 namespace accelerate::detail {
 
-/// The ranks of all machines are started together: what they need for that.
+/// The ranks of all machines are started together: what one of them needs for that.
 struct Round {
-  /// 0, and one more with each restart.
+  /// 0, and one more with each start.
   int number = 0;
+  /// How many of the earlier rounds count as restarts: those that a rank's failure ended.
+  int restarts = 0;
   /// Where rank 0 listens. A port of its own for each round: ranks of an earlier one are never met.
   int port = 0;
+  /// The rank of this machine, and how many there are.
+  int machine = 0, machines = 1;
+  /// The first rank of this machine, and how many ranks all machines have.
+  int first_rank = 0, world_size = 1;
+
+  bool operator==(const Round&) const = default;
 };
 
-/// The failure of a machine.
+/// What follows a failure, once all ranks have ended.
+enum class Sequel {
+  restart,  ///< another round, if a restart is left
+  regroup,  ///< another round: machines have joined, left or were lost, and those that remain suffice
+  end,      ///< nothing: the rendezvous is gone
+};
+
+/// Why the ranks of all machines are ended: a failure, or another number of machines.
 struct MachineFailure {
   int machine = 0;
   std::string host = {};
-  /// The rank to blame; none when the launcher itself was stopped or lost.
+  /// The rank to blame; none when the launcher itself was stopped or lost, or a machine has joined.
   std::optional<int> rank = {};
   int exit_code = 1;
   /// False when a collective failed there: the cause may be another rank.
   bool by_itself = true;
+  Sequel sequel = Sequel::restart;
   /// "was killed by SIGKILL after 4.2 s".
   std::string text = {};
 };

@@ -1,6 +1,5 @@
 #include "elastic/machine_hub.h"
 
-#include <accelerate/core/error.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,9 +10,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
+#include <limits>
+#include <utility>
 
-#include "elastic/machine_messages.h"
 #include "elastic/rank_listener.h"
 
 namespace accelerate::detail {
@@ -22,7 +21,7 @@ namespace {
 /// Whoever has connected and does not say who it is, such as a port scanner, is dropped after so long, or when there are too
 /// many.
 constexpr std::chrono::seconds kIntroduction{10};
-constexpr size_t kMostStrangers = 64;
+constexpr size_t kMostUnknown = 64;
 
 /// A socket at all addresses of this host, or -1.
 int listen_everywhere(int port) {
@@ -50,14 +49,25 @@ int listen_everywhere(int port) {
 
 }  // namespace
 
-MachineHub::MachineHub(const MachineSettings& settings)
-    : settings_(settings), secret_(RendezvousSecret::read(settings.environment)) {
-  listen();
+HubListener listen_for_machines(const MachineSettings& settings) {
+  const auto found = listen_for_ranks(settings.address, settings.port);
+  if (found.socket) return {.socket = *found.socket};
+  if (found.warning.empty()) return {};
+  return {
+      .socket = listen_everywhere(settings.port),
+      .warning = fmt::format("--main_process_ip {} is no single address of this host: listening for the other machines at all "
+                             "of its addresses, port {}.",
+                             settings.address, settings.port)};
+}
+
+MachineHub::MachineHub(const MachineSettings& settings, int listener, const std::string& warning)
+    : settings_(settings), secret_(RendezvousSecret::read(settings.environment)), warning_(warning), listener_(listener) {
+  ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
 }
 
 MachineHub::~MachineHub() {
   for (auto& peer : peers_) {
-    if (!peer.machine) continue;
+    if (!peer.hello) continue;
     peer.connection.send({kLeaving});
     peer.connection.flush();
   }
@@ -70,23 +80,6 @@ void MachineHub::release() {
   listener_ = -1;
 }
 
-void MachineHub::listen() {
-  auto found = listen_for_ranks(settings_.address, settings_.port);
-  listener_ = found.socket ? *found.socket : -1;
-  if (listener_ < 0 && !found.warning.empty()) {
-    listener_ = listen_everywhere(settings_.port);
-    warning_ = fmt::format(
-        "--main_process_ip {} is no single address of this host: listening for the other machines at all of its addresses, port "
-        "{}.",
-        settings_.address, settings_.port);
-  }
-  if (listener_ < 0)
-    throw DistributedError(
-        fmt::format("Cannot listen for the other machines at {}:{}: {}. Give a free port as --main_process_port.",
-                    settings_.address, settings_.port, std::strerror(errno)));
-  ::fcntl(listener_, F_SETFL, ::fcntl(listener_, F_GETFL) | O_NONBLOCK);
-}
-
 void MachineHub::add_to(std::vector<pollfd>& watched) const {
   watched.push_back({.fd = listener_, .events = POLLIN, .revents = 0});
   for (const auto& peer : peers_)
@@ -95,8 +88,9 @@ void MachineHub::add_to(std::vector<pollfd>& watched) const {
 
 std::optional<MachineGroup::Clock::time_point> MachineHub::deadline() const {
   auto first = refusal_.empty() ? give_up_ : std::nullopt;
+  if (ready_ && last_call_) first = std::min(first.value_or(*last_call_), *last_call_);
   for (const auto& peer : peers_) {
-    if (!peer.machine) first = std::min(first.value_or(Clock::time_point::max()), peer.accepted + kIntroduction);
+    if (!peer.hello) first = std::min(first.value_or(Clock::time_point::max()), peer.accepted + kIntroduction);
   }
   return first;
 }
@@ -106,8 +100,8 @@ void MachineHub::accept_all() {
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket < 0 && errno == EINTR) continue;
     if (socket < 0) return;
-    const auto strangers = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.machine; });
-    if (static_cast<size_t>(strangers) >= kMostStrangers) {
+    const auto unknown = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.hello; });
+    if (static_cast<size_t>(unknown) >= kMostUnknown) {
       ::close(socket);
       continue;
     }
@@ -121,109 +115,121 @@ void MachineHub::serve() {
   for (auto peer = peers_.begin(); peer != peers_.end();) {
     peer->connection.serve();
     hear(*peer);
-    if (!peer->connection.is_open() && peer->machine) lose(*peer);
-    const bool is_late = !peer->machine && Clock::now() >= peer->accepted + kIntroduction;
+    if (!peer->connection.is_open() && peer->hello) lose(*peer);
+    const bool is_late = !peer->hello && Clock::now() >= peer->accepted + kIntroduction;
     peer = peer->connection.is_open() && !is_late ? std::next(peer) : peers_.erase(peer);
   }
-  begin_if_all_ready();
-  if (give_up_ && refusal_.empty() && Clock::now() >= *give_up_)
-    refusal_ = fmt::format(
-        "{} did not join at {}:{} within {} s. Run the same launch on each machine, with its --machine_rank, and check that this "
-        "port is open.",
-        awaited(), settings_.address, settings_.port, settings_.patience.count() / 1000);
+  begin_if_possible();
+  if (!give_up_ || !refusal_.empty() || Clock::now() < *give_up_) return;
+  refusal_ = fmt::format(
+      "{} at {}:{} within {} s. Run the same launch on each machine{}, and check that this port is open.",
+      numbers_machines() ? fmt::format("{} of at least {} machines have joined", ready_members().size() + 1, settings_.fewest())
+                         : awaited() + " did not join",
+      settings_.address, settings_.port, settings_.patience.count() / 1000,
+      numbers_machines() ? "" : ", with its --machine_rank");
 }
 
 void MachineHub::hear(Peer& peer) {
   while (const auto message = peer.connection.take()) {
     const std::string what = message->front();
-    if (!peer.machine) {
-      if (what == kHello) admit(peer, *message);
-      continue;
-    }
-    if (what == kReady) {
+    if (!peer.hello) {
+      if (what != kHello) continue;
+      if (const auto hello = Hello::read(*message)) {
+        admit(peer, *hello);
+      } else {
+        peer.connection.send(
+            {kRefused, "it speaks another version of the launchers' protocol. Install the same version everywhere."});
+      }
+    } else if (what == kReady) {
       peer.ready = true;
-    } else if (what == kSucceeded && running_ && number_in(*message, 1) == round_) {
+      if (running_ && !peer.in_round) regroup_for(peer);
+    } else if (what == kSucceeded && running_ && peer.in_round && number_in(*message, 1) == round_.number) {
       peer.succeeded = true;
       end_if_all_succeeded();
-    } else if (what == kFailed) {
-      if (auto failure = read_failure(*message, round_); failure && running_) {
-        failure->machine = *peer.machine;
-        failure->host = peer.host;
-        pass_on(*failure);
-        failures_.push_back(std::move(*failure));
-      }
+    } else if (what == kFailed && running_ && peer.in_round) {
+      hear_failure(peer, *message);
     } else if (what == kLeaving) {
-      peer.machine.reset();  // its end is no loss
+      peer.hello.reset();  // its end is no loss
+      peer.machine.reset();
+      peer.ready = peer.in_round = false;
     }
   }
 }
 
-std::string MachineHub::reason_to_refuse(const Peer& peer, const Connection::Fields& hello) const {
-  if (hello.size() != 9) return "it speaks another version of this protocol. Install the same version everywhere.";
-  if (hello[1] != settings_.job)
-    return fmt::format("machine 0 there launches another job ({}, not {}). Give each job a --main_process_port of its own.",
-                       settings_.job, hello[1]);
-  if (number_in(hello, 2) != settings_.count)
-    return fmt::format("machine 0 was launched with --num_machines {}, this one with {}.", settings_.count, hello[2]);
-  if (number_in(hello, 5) != settings_.processes)
-    return fmt::format("machine 0 starts {} processes, this one {}. Give all machines the same --num_processes.",
-                       settings_.processes, hello[5]);
-  if (number_in(hello, 6) != settings_.max_restarts)
-    return fmt::format("machine 0 was launched with --max_restarts {}, this one with {}.", settings_.max_restarts, hello[6]);
-  const auto machine = number_in(hello, 3);
-  if (!machine || *machine == 0 || *machine >= settings_.count)
-    return fmt::format("--machine_rank {} is not one of 1 to {}.", hello[3], settings_.count - 1);
-  if (secret_.given() == hello[8].empty())
-    return secret_.given() ? "machine 0 has a shared secret, this one has none."
-                           : "machine 0 has no shared secret, this one has one.";
-  if (secret_.given() && !secret_.proves(hello[8], {kHello, peer.nonce, hello[1], hello[2], hello[3], hello[7]}))
-    return "its shared secret differs from that of machine 0.";
-  return "";
-}
-
-void MachineHub::admit(Peer& peer, const Connection::Fields& hello) {
-  const std::string reason = reason_to_refuse(peer, hello);
+void MachineHub::admit(Peer& peer, const Hello& hello) {
+  const std::string reason = reason_to_refuse(hello, settings_, secret_, peer.nonce);
   if (!reason.empty()) {
     peer.connection.send({kRefused, reason});
     return;  // it leaves, or is dropped later
   }
-  if (const Peer* other = find(*number_in(hello, 3))) {
-    peer.connection.send({kTaken, other->host});
+  if (const Peer* other = hello.rank ? find(*hello.rank) : nullptr) {
+    peer.connection.send({kTaken, other->hello->host});
     return;
   }
-  peer.machine = number_in(hello, 3);
-  peer.host = hello[4];
-  peer.connection.send({kWelcome, secret_.prove({kWelcome, hello[7], peer.nonce})});
+  peer.hello = hello;
+  peer.machine = hello.rank;
+  peer.connection.send({kWelcome, secret_.prove({kWelcome, hello.nonce, peer.nonce})});
 }
 
 const MachineHub::Peer* MachineHub::find(int machine) const {
-  const auto found = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.machine == machine; });
+  const auto found =
+      std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) { return peer.hello && peer.machine == machine; });
   return found == peers_.end() ? nullptr : &*found;
 }
 
-void MachineHub::lose(const Peer& peer) {
-  if (!running_ || over_) return;
-  const MachineFailure failure{
-      .machine = *peer.machine,
-      .host = peer.host,
-      .text = fmt::format("was lost ({}): it was killed, or cannot be reached", peer.connection.problem())};
-  pass_on(failure);
-  failures_.push_back(failure);
+void MachineHub::hear_failure(Peer& peer, const Connection::Fields& message) {
+  auto failure = read_failure(message, round_.number);
+  if (!failure) return;
+  failure->machine = *peer.machine;
+  failure->host = peer.hello->host;
+  // A launcher that was told to stop leaves the group.
+  failure->sequel = !failure->rank && settings_.is_elastic() ? Sequel::regroup : Sequel::restart;
+  end_round(std::move(*failure));
 }
 
-void MachineHub::tell_all(const Connection::Fields& message, int but) {
+void MachineHub::lose(const Peer& peer) {
+  if (!running_ || over_ || !peer.in_round) return;
+  end_round({.machine = *peer.machine,
+             .host = peer.hello->host,
+             .sequel = settings_.is_elastic() ? Sequel::regroup : Sequel::restart,
+             .text = fmt::format("was lost ({}): it was killed, or cannot be reached", peer.connection.problem())});
+}
+
+/// Another machine is ready. Where fewer run than may, all ranks are started again, as Python's agents do.
+void MachineHub::regroup_for(Peer& peer) {
+  const bool is_ending = failed_by_itself_ || collective_failed_ || regroups_ || succeeded_;
+  if (is_ending || !numbers_machines()) return;
+  if (round_.machines >= settings_.count) return peer.connection.send({kSpare});
+  end_round({.machine = round_.machines,
+             .host = peer.hello->host,
+             .sequel = Sequel::regroup,
+             .text = "has joined: all ranks are started again"});
+}
+
+void MachineHub::end_round(MachineFailure failure) {
+  if (failure.sequel == Sequel::regroup) {
+    regroups_ = true;
+  } else {
+    (failure.by_itself ? failed_by_itself_ : collective_failed_) = true;
+  }
+  tell_others(failure_message(round_.number, failure), failure.machine);
+  failures_.push_back(std::move(failure));
+}
+
+void MachineHub::tell_others(const Connection::Fields& message, int but) {
   for (auto& peer : peers_) {
-    if (peer.machine && *peer.machine != but) peer.connection.send(message);
+    if (peer.hello && peer.in_round && *peer.machine != but) peer.connection.send(message);
   }
 }
-
-void MachineHub::pass_on(const MachineFailure& failure) { tell_all(failure_message(round_, failure), failure.machine); }
 
 void MachineHub::report(const MachineFailure& failure) {
   MachineFailure mine = failure;
   mine.machine = 0;
   mine.host = own_host();
-  pass_on(mine);
+  // Where machines are numbered as they join, nobody takes the place of the one that hosts their rendezvous.
+  if (!mine.rank && numbers_machines()) mine.sequel = Sequel::end;
+  (mine.by_itself ? failed_by_itself_ : collective_failed_) = true;
+  tell_others(failure_message(round_.number, mine), 0);
 }
 
 void MachineHub::report_success() {
@@ -232,19 +238,23 @@ void MachineHub::report_success() {
 }
 
 void MachineHub::end_if_all_succeeded() {
-  const auto count = std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.machine && peer.succeeded; });
-  if (!succeeded_ || count + 1 != settings_.count) return;
+  const bool others =
+      std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.in_round || peer.succeeded; });
+  const auto count = 1 + std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.in_round; });
+  if (!succeeded_ || !others || count != round_.machines) return;
   over_ = true;
-  tell_all({kOver}, 0);
+  for (auto& peer : peers_) {
+    if (peer.hello) peer.connection.send({kOver});
+  }
 }
 
 void MachineHub::be_ready() {
   ready_ = true;
   running_ = succeeded_ = false;
   failures_.clear();
-  for (auto& peer : peers_) peer.succeeded = false;
+  last_call_.reset();
   give_up_ = Clock::now() + settings_.patience;
-  begin_if_all_ready();
+  begin_if_possible();
 }
 
 std::vector<int> MachineHub::missing() const {
@@ -257,25 +267,83 @@ std::vector<int> MachineHub::missing() const {
 }
 
 std::string MachineHub::awaited() const {
-  auto machines = missing();
+  std::vector<int> machines;
   if (running_) {
-    machines.clear();
     for (const auto& peer : peers_) {
-      if (peer.machine && !peer.succeeded) machines.push_back(*peer.machine);
+      if (peer.in_round && !peer.succeeded) machines.push_back(*peer.machine);
     }
+  } else if (numbers_machines()) {
+    const auto ready = 1 + std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ready; });
+    if (last_call_) return fmt::format("more machines: {} of at most {} have joined", ready, settings_.count);
+    return fmt::format("other machines: {} of at least {} have joined", ready, settings_.fewest());
+  } else {
+    machines = missing();
   }
   if (machines.empty()) return "";
   return fmt::format("machine{} {}", machines.size() == 1 ? "" : "s", fmt::join(machines, ", "));
 }
 
-void MachineHub::begin_if_all_ready() {
-  if (!ready_ || !missing().empty()) return;
+/// Those of the round before come first, in their order.
+std::vector<MachineHub::Peer*> MachineHub::ready_members() {
+  std::vector<Peer*> members;
+  for (auto& peer : peers_) {
+    if (peer.hello && peer.ready) members.push_back(&peer);
+  }
+  const auto place = [](const Peer* peer) { return peer->machine.value_or(std::numeric_limits<int>::max()); };
+  std::stable_sort(members.begin(), members.end(), [&](const Peer* a, const Peer* b) { return place(a) < place(b); });
+  members.resize(std::min(members.size(), static_cast<size_t>(settings_.count - 1)));
+  return members;
+}
+
+/// Whether fewer machines than there may be are to wait: for those that suffice, for ranks that still end, or for the last call.
+bool MachineHub::wait_for_more(size_t machines) {
+  const bool someone_ends = std::any_of(peers_.begin(), peers_.end(), [](auto& peer) { return peer.hello && !peer.ready; });
+  if (static_cast<int>(machines) < settings_.fewest() || someone_ends) {
+    last_call_.reset();
+    return true;
+  }
+  if (!last_call_) last_call_ = Clock::now() + settings_.last_call;
+  return Clock::now() < *last_call_;
+}
+
+void MachineHub::begin_if_possible() {
+  if (!ready_) return;
+  const auto members = ready_members();
+  const size_t machines = members.size() + 1;
+  if (static_cast<int>(machines) < settings_.count && wait_for_more(machines)) return;
+  begin(members);
+}
+
+void MachineHub::begin(const std::vector<Peer*>& members) {
   ready_ = false;
   running_ = true;
   give_up_.reset();
-  for (auto& peer : peers_) peer.ready = false;
-  begun_ = Round{.number = ++round_, .port = settings_.reserve_port()};
-  tell_all({kStart, std::to_string(begun_->number), std::to_string(begun_->port)}, 0);
+  for (auto& peer : peers_) {
+    peer.in_round = peer.succeeded = false;
+    if (numbers_machines()) peer.machine.reset();
+  }
+  const bool is_restart = failed_by_itself_ || (collective_failed_ && !regroups_);
+  failed_by_itself_ = collective_failed_ = regroups_ = false;
+  round_ = {.number = round_.number + 1,
+            .restarts = round_.restarts + (is_restart ? 1 : 0),
+            .port = settings_.reserve_port(),
+            .machines = static_cast<int>(members.size()) + 1,
+            .world_size = settings_.processes};
+  for (const Peer* peer : members) round_.world_size += peer->hello->processes;
+  Round place = round_;
+  place.first_rank = settings_.processes;
+  for (Peer* peer : members) {
+    ++place.machine;
+    peer->machine = place.machine;
+    peer->ready = false;
+    peer->in_round = true;
+    peer->connection.send(start_message(place));
+    place.first_rank += peer->hello->processes;
+  }
+  for (auto& peer : peers_) {
+    if (peer.hello && peer.ready) peer.connection.send({kSpare});
+  }
+  begun_ = round_;
 }
 
 std::optional<Round> MachineHub::take_round() { return std::exchange(begun_, std::nullopt); }

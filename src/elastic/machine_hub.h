@@ -3,16 +3,15 @@
 #include <deque>
 #include <list>
 
-#include "elastic/connection.h"
-#include "elastic/machine_group.h"
-#include "elastic/rendezvous_secret.h"
+#include "elastic/machine_messages.h"
 
 namespace accelerate::detail {
 
 /// Machine 0 of a group: it listens, admits the others, begins rounds when all are ready, and passes on what each reports.
 class MachineHub final : public MachineGroup {
  public:
-  explicit MachineHub(const MachineSettings& settings);
+  /// Takes a socket that listens; see `listen`.
+  MachineHub(const MachineSettings& settings, int listener, const std::string& warning);
   ~MachineHub() override;
 
   void release() override;
@@ -30,39 +29,56 @@ class MachineHub final : public MachineGroup {
   std::string warning() const override { return warning_; }
 
  private:
-  /// Whoever has connected; a machine once it is admitted.
+  /// Whoever has connected.
   struct Peer {
     Connection connection;
     std::string nonce = {};
     Clock::time_point accepted = Clock::now();
+    /// What it said when it was admitted.
+    std::optional<Hello> hello = {};
+    /// Its rank: the one it has, or the one that it was given when a round began.
     std::optional<int> machine = {};
-    std::string host = {};
-    bool ready = false, succeeded = false;
+    bool ready = false, in_round = false, succeeded = false;
   };
 
-  void listen();
   void accept_all();
   void hear(Peer& peer);
-  void admit(Peer& peer, const Connection::Fields& hello);
-  std::string reason_to_refuse(const Peer& peer, const Connection::Fields& hello) const;
+  void admit(Peer& peer, const Hello& hello);
+  void hear_failure(Peer& peer, const Connection::Fields& message);
   void lose(const Peer& peer);
-  void pass_on(const MachineFailure& failure);
-  void tell_all(const Connection::Fields& message, int but);
-  void begin_if_all_ready();
+  void end_round(MachineFailure failure);
+  void regroup_for(Peer& peer);
+  void tell_others(const Connection::Fields& message, int but);
+  void begin_if_possible();
+  void begin(const std::vector<Peer*>& members);
   void end_if_all_succeeded();
+  std::vector<Peer*> ready_members();
+  bool wait_for_more(size_t machines);
   const Peer* find(int machine) const;
   std::vector<int> missing() const;
+  bool numbers_machines() const { return !settings_.rank; }
 
   const MachineSettings settings_;
   const RendezvousSecret secret_;
-  std::string warning_ = {}, refusal_ = {};
+  const std::string warning_;
+  std::string refusal_ = {};
   int listener_ = -1;
   std::list<Peer> peers_ = {};
   std::deque<MachineFailure> failures_ = {};
   std::optional<Round> begun_ = {};
-  int round_ = -1;
+  Round round_ = {.number = -1};
   bool running_ = false, ready_ = false, succeeded_ = false, over_ = false;
-  std::optional<Clock::time_point> give_up_ = {};
+  bool failed_by_itself_ = false, collective_failed_ = false, regroups_ = false;  // in this round
+  std::optional<Clock::time_point> give_up_ = {}, last_call_ = {};
 };
+
+/// A socket on which machine 0 listens for the others.
+struct HubListener {
+  /// -1: it cannot listen.
+  int socket = -1;
+  /// What a user should know of it.
+  std::string warning = {};
+};
+HubListener listen_for_machines(const MachineSettings& settings);
 
 }  // namespace accelerate::detail

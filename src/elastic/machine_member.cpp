@@ -1,14 +1,17 @@
 #include "elastic/machine_member.h"
 
+#include <accelerate/core/error.h>
 #include <fmt/format.h>
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "elastic/machine_hub.h"
-#include "elastic/machine_messages.h"
+#include "elastic/rank_listener.h"
 
 namespace accelerate::detail {
 namespace {
@@ -22,8 +25,15 @@ constexpr std::chrono::seconds kTakenForGood{40};
 }  // namespace
 
 std::unique_ptr<MachineGroup> MachineGroup::join(const MachineSettings& settings) {
-  if (settings.rank == 0) return std::make_unique<MachineHub>(settings);
-  return std::make_unique<MachineMember>(settings);
+  const bool listens = settings.rank ? *settings.rank == 0 : settings.hosts.value_or(is_own_address(settings.address));
+  if (!listens) return std::make_unique<MachineMember>(settings);
+  const auto listener = listen_for_machines(settings);
+  if (listener.socket >= 0) return std::make_unique<MachineHub>(settings, listener.socket, listener.warning);
+  // Another launcher on this host may be machine 0.
+  if (!settings.rank && !settings.hosts) return std::make_unique<MachineMember>(settings);
+  throw DistributedError(
+      fmt::format("Cannot listen for the other machines at {}:{}: {}. Give a free port as --main_process_port.", settings.address,
+                  settings.port, std::strerror(errno)));
 }
 
 MachineMember::MachineMember(const MachineSettings& settings)
@@ -75,7 +85,9 @@ void MachineMember::serve() {
   }
   if (!refusal_.empty()) return;
   if (!admitted_ && !over_ && Clock::now() >= retry_.value_or(Clock::time_point::max())) {
-    if (connection_ && nonce_.empty()) problem_ = "no answer: a firewall may drop what is sent to that port";
+    if (connection_ && nonce_.empty())
+      problem_ = connection_->is_connected() ? "whoever listens there is no launcher of this version"
+                                             : "no answer: a firewall may drop what is sent to that port";
     nonce_.clear();
     connection_.reset();
     connect();
@@ -93,11 +105,15 @@ void MachineMember::lose() {
   connection_.reset();
   retry_ = Clock::now() + kRetryPause;
   const bool was_admitted = std::exchange(admitted_, false);
+  if (spare_ && !over_ && refusal_.empty())
+    refusal_ = fmt::format("machine 0 at {} was lost ({}): it hosts the rendezvous.", place(), problem_);
   if (!was_admitted || !running_ || over_) return;
   running_ = false;
   failures_.push_back({.machine = 0,
                        .host = settings_.address,
-                       .text = fmt::format("was lost ({}): its launcher was killed, or cannot be reached", problem_)});
+                       .sequel = settings_.rank ? Sequel::restart : Sequel::end,
+                       .text = fmt::format("was lost ({}): its launcher was killed, or cannot be reached{}", problem_,
+                                           settings_.rank ? "" : ", and it hosts the rendezvous")});
 }
 
 void MachineMember::hear(const Connection::Fields& message) {
@@ -107,7 +123,8 @@ void MachineMember::hear(const Connection::Fields& message) {
   } else if (what == kRefused) {
     refusal_ = fmt::format("refused by machine 0 at {}: {}", place(), field_in(message, 1));
   } else if (what == kTaken && !admitted_) {
-    problem_ = fmt::format("--machine_rank {} is taken, by {}. Give each machine its own", settings_.rank, field_in(message, 1));
+    problem_ = fmt::format("--machine_rank {} is taken, by {}. Give each machine its own", settings_.rank.value_or(0),
+                           field_in(message, 1));
     if (!taken_since_) taken_since_ = Clock::now();
     if (Clock::now() >= *taken_since_ + kTakenForGood)
       refusal_ = fmt::format("refused by machine 0 at {}: {}.", place(), problem_);
@@ -119,13 +136,22 @@ void MachineMember::hear(const Connection::Fields& message) {
     }
     admitted_ = true;
     if (ready_) connection_->send({kReady});
-  } else if (!admitted_) {
-    return;  // nobody that we know
-  } else if (what == kStart && number_in(message, 1) && number_in(message, 2)) {
-    round_ = *number_in(message, 1);
-    begun_ = Round{.number = round_, .port = *number_in(message, 2)};
-    ready_ = false;
+  } else if (admitted_) {
+    hear_as_member(message);
+  }
+}
+
+void MachineMember::hear_as_member(const Connection::Fields& message) {
+  const std::string& what = message.front();
+  if (what == kStart) {
+    begun_ = read_start(message);
+    if (!begun_) return;
+    round_ = begun_->number;
+    ready_ = spare_ = false;
     running_ = true;
+    give_up_.reset();
+  } else if (what == kSpare) {
+    spare_ = true;
     give_up_.reset();
   } else if (what == kFailed && running_) {
     if (auto failure = read_failure(message, round_)) failures_.push_back(std::move(*failure));
@@ -133,16 +159,15 @@ void MachineMember::hear(const Connection::Fields& message) {
     over_ = true;
   } else if (what == kLeaving) {
     running_ = false;  // its end is no loss
+    if (spare_) refusal_ = fmt::format("machine 0 at {} has ended the run, which had no need of this machine.", place());
   }
 }
 
 void MachineMember::answer_greeting(const std::string& nonce) {
   hub_nonce_ = nonce;
-  nonce_ = make_nonce();
-  const std::string count = std::to_string(settings_.count), rank = std::to_string(settings_.rank);
-  connection_->send({kHello, settings_.job, count, rank, own_host(), std::to_string(settings_.processes),
-                     std::to_string(settings_.max_restarts), nonce_,
-                     secret_.prove({kHello, nonce, settings_.job, count, rank, nonce_})});
+  const Hello hello = Hello::of(settings_, secret_, nonce);
+  nonce_ = hello.nonce;
+  connection_->send(hello.message());
 }
 
 void MachineMember::be_ready() {
@@ -157,14 +182,11 @@ std::optional<Round> MachineMember::take_round() { return std::exchange(begun_, 
 
 std::string MachineMember::awaited() const {
   if (!admitted_) return fmt::format("machine 0 at {} ({})", place(), problem_);
-  return "the other machines";
+  return spare_ ? fmt::format("a machine to replace: the run has its {}", settings_.count) : "the other machines";
 }
 
 void MachineMember::report(const MachineFailure& failure) {
-  MachineFailure mine = failure;
-  mine.machine = settings_.rank;
-  mine.host = own_host();
-  if (connection_ && admitted_) connection_->send(failure_message(round_, mine));
+  if (connection_ && admitted_) connection_->send(failure_message(round_, failure));  // machine 0 adds which machine and host
 }
 
 void MachineMember::report_success() {

@@ -4,9 +4,7 @@
 
 #include <deque>
 
-#include "elastic/connection.h"
-#include "elastic/machine_group.h"
-#include "elastic/rendezvous_secret.h"
+#include "elastic/machine_messages.h"
 
 namespace accelerate::detail {
 
@@ -32,6 +30,7 @@ class MachineMember final : public MachineGroup {
  private:
   void connect();
   void hear(const Connection::Fields& message);
+  void hear_as_member(const Connection::Fields& message);
   void answer_greeting(const std::string& nonce);
   void lose();
   std::string place() const;
@@ -41,7 +40,7 @@ class MachineMember final : public MachineGroup {
   std::optional<Connection> connection_ = {};
   size_t attempts_ = 0;
   std::string problem_ = "it was not tried yet", refusal_ = {}, nonce_ = {}, hub_nonce_ = {};
-  bool admitted_ = false, ready_ = false, running_ = false, over_ = false;
+  bool admitted_ = false, ready_ = false, running_ = false, spare_ = false, over_ = false;
   std::optional<Clock::time_point> retry_ = {}, give_up_ = {}, taken_since_ = {};
   std::optional<Round> begun_ = {};
   int round_ = -1;

@@ -73,6 +73,11 @@ bool is_own(const SocketAddress& address) {
 
 }  // namespace
 
+bool is_own_address(const std::string& address) {
+  const auto meant = resolve(address);
+  return std::any_of(meant.begin(), meant.end(), is_own);
+}
+
 StoreListener listen_for_ranks(const std::string& address, int port) {
   // Both families of the loopback interface are one to those that look for it.
   const std::string name = address == "localhost" ? kLoopbackAddress : address;

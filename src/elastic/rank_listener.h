@@ -20,4 +20,7 @@ struct StoreListener {
 /// the address of a Kubernetes service), several of them, or one that only this host means by that name: then at all.
 StoreListener listen_for_ranks(const std::string& address, int port);
 
+/// Whether `address` is one of this host's.
+bool is_own_address(const std::string& address);
+
 }  // namespace accelerate::detail

@@ -67,18 +67,48 @@ std::optional<std::string> rendezvous_setting(const LaunchSettings& given, const
   return settings.substr(value, settings.find(',', value) - value);
 }
 
-/// How long machines wait for each other: torchrun's names for it.
-std::optional<double> join_timeout(const LaunchSettings& given) {
-  for (const char* key : {"join_timeout", "timeout"}) {
-    const auto text = rendezvous_setting(given, key);
-    if (!text) continue;
-    double seconds = 0;
-    const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), seconds);
-    if (problem != std::errc() || end != text->data() + text->size() || !(seconds > 0 && seconds <= 1e6))
-      throw UsageError(fmt::format("--rdzv_conf has {}={}; give seconds above 0.", key, *text));
-    return seconds;
+std::optional<double> seconds_of(const LaunchSettings& given, const std::string& key) {
+  const auto text = rendezvous_setting(given, key);
+  if (!text) return std::nullopt;
+  double seconds = 0;
+  const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), seconds);
+  if (problem != std::errc() || end != text->data() + text->size() || !(seconds > 0 && seconds <= 1e6))
+    throw UsageError(fmt::format("--rdzv_conf has {}={}; give seconds above 0.", key, *text));
+  return seconds;
+}
+
+/// Torchrun's names and settings for how machines join.
+void set_rendezvous(LaunchOptions& options, const LaunchArguments& arguments) {
+  const LaunchSettings& merged = arguments.settings;
+  const bool ranked = arguments.gave(&LaunchSettings::machine_rank);
+  options.dynamic_join = options.num_machines > 1 && merged.rdzv_backend != "static" && !ranked;
+  options.min_machines = merged.min_machines.value_or(0);
+  options.heterogeneous = merged.heterogeneous;
+  options.rendezvous_id = merged.rdzv_id.value_or("");
+  for (const char* key : {"timeout", "join_timeout"}) {
+    if (const auto seconds = seconds_of(merged, key)) options.join_timeout = *seconds;
   }
-  return std::nullopt;
+  options.last_call = seconds_of(merged, "last_call_timeout").value_or(options.last_call);
+  if (const auto host = rendezvous_setting(merged, "is_host"))
+    options.hosts_rendezvous = parse_flag(*host, "--rdzv_conf is_host");
+}
+
+/// HOST, HOST:PORT or [IPv6 address]:PORT, unless the flags of ours say it.
+void take_endpoint(LaunchArguments& arguments) {
+  LaunchSettings& settings = arguments.settings;
+  if (!settings.rdzv_endpoint) return;
+  const std::string& text = *settings.rdzv_endpoint;
+  const size_t colon = text.rfind(':');
+  const bool has_port = colon != text.npos && (text.find(':') == colon || (text.front() == '[' && text[colon - 1] == ']'));
+  std::string host = has_port ? text.substr(0, colon) : text;
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  int port = 0;
+  const char* end = text.data() + text.size();
+  if (host.empty() || (has_port && std::from_chars(text.data() + colon + 1, end, port).ptr != end)) {
+    throw UsageError(fmt::format("--rdzv_endpoint is '{}'; give HOST:PORT.", text));
+  }
+  if (!settings.main_process_ip || !arguments.gave(&LaunchSettings::main_process_ip)) settings.main_process_ip = host;
+  if (has_port && !arguments.gave(&LaunchSettings::main_process_port)) settings.main_process_port = port;
 }
 
 void check_rendezvous(const LaunchSettings& given) {
@@ -138,7 +168,8 @@ void check_gpus(const LaunchArguments& arguments, const MachineFacts& machine) {
   }
 }
 
-LaunchOptions options_of(const LaunchSettings& merged, Launcher launcher, const Environment& environment) {
+LaunchOptions options_of(const LaunchArguments& arguments, Launcher launcher, const Environment& environment) {
+  const LaunchSettings& merged = arguments.settings;
   LaunchOptions options;
   options.cpu = launcher == Launcher::simple && (merged.cpu || merged.use_cpu);
   options.num_processes = merged.num_processes;
@@ -156,7 +187,8 @@ LaunchOptions options_of(const LaunchSettings& merged, Launcher launcher, const 
   options.debug = merged.debug;
   options.max_restarts = merged.max_restarts;
   options.grace_period = merged.grace_period;
-  options.join_timeout = join_timeout(merged).value_or(options.join_timeout);
+  set_rendezvous(options, arguments);
+  if (merged.nproc_per_node) options.processes_per_machine = *merged.num_processes / options.num_machines;
   options.quiet = merged.quiet;
   options.command = merged.command;
   options.place_lone_process = launcher != Launcher::simple;
@@ -251,9 +283,10 @@ void add_notes(LaunchPlan& plan, const LaunchArguments& arguments, Launcher laun
   if (merged.mpirun_hostfile && launcher != Launcher::simple) {
     plan.notes.emplace_back("mpirun_hostfile has no effect: MPI launches are for CPU training only.");
   }
-  if (arguments.gave(&LaunchSettings::rdzv_backend) && merged.rdzv_backend != "static") {
-    plan.notes.push_back(
-        fmt::format("--rdzv_backend {} is treated as static: the rendezvous is at --main_process_ip.", merged.rdzv_backend));
+  if (arguments.gave(&LaunchSettings::rdzv_backend) && merged.rdzv_backend.starts_with("etcd")) {
+    plan.notes.push_back(fmt::format(
+        "--rdzv_backend {} is treated as c10d: the launcher at --main_process_ip hosts the rendezvous, no etcd server.",
+        merged.rdzv_backend));
   }
   if (config == nullptr && launcher == Launcher::multi_gpu && !merged.num_processes) {
     plan.notes.push_back(
@@ -402,11 +435,11 @@ LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* 
   check_together(arguments.settings);
   check_rendezvous(arguments.settings);
   LaunchArguments merged = with_processes_per_node(arguments, config, machine);
+  take_endpoint(merged);
   if (!is_python(merged.settings)) leave_out_python_defaults(merged, config);
   const Launcher launcher = launcher_for(merged.settings, config, machine);
   check_gpus(merged, machine);
-  LaunchPlan plan =
-      plan_with(launcher, options_of(merged.settings, launcher, environment), merged.settings, environment, machine);
+  LaunchPlan plan = plan_with(launcher, options_of(merged, launcher, environment), merged.settings, environment, machine);
   add_notes(plan, merged, launcher, config, machine);
   return plan;
 }

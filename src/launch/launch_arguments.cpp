@@ -65,12 +65,10 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   switch (flag.kind) {
     case FlagKind::integer: {
       if (const auto number = number_in<int>(text)) return *number;
-      const bool counts = flag.member == SettingMember(&LaunchSettings::num_machines) ||
-                          flag.member == SettingMember(&LaunchSettings::num_processes);
-      const bool a_range = counts && text.find(':') != std::string::npos;
+      const bool a_range = flag.member == SettingMember(&LaunchSettings::num_processes) && text.find(':') != std::string::npos;
       refuse_value(flag, text,
                    number_in<double>(text) ? "give a 32-bit integer"
-                   : a_range               ? "give a single integer: elastic launches are not supported"
+                   : a_range               ? "give a single integer; --num_machines may be MIN:MAX"
                                            : "give an integer");
     }
     case FlagKind::number: {
@@ -93,6 +91,16 @@ Json value_in(const LaunchFlag& flag, const std::string& text) {
   }
 }
 
+/// "2:4": a run of two machines that may grow to four.
+void take_machines(LaunchSettings& settings, const LaunchFlag& flag, const std::string& text) {
+  const size_t colon = text.find(':');
+  settings.min_machines.reset();
+  settings.num_machines = value_in(flag, text.substr(colon == text.npos ? 0 : colon + 1)).get<int>();
+  if (colon == text.npos) return;
+  settings.min_machines = value_in(flag, text.substr(0, colon)).get<int>();
+  if (*settings.min_machines < 1) refuse_value(flag, text, "at least 1 machine is needed");
+}
+
 /// A flag of another launcher.
 struct NameElsewhere {
   const char* name;
@@ -100,8 +108,6 @@ struct NameElsewhere {
   const char* here;
 };
 constexpr std::array kNamesElsewhere = {
-    NameElsewhere{"rdzv_endpoint", "use --main_process_ip and --main_process_port"},
-    NameElsewhere{"rdzv_id", "set ACCELERATE_RUN_ID on every machine instead, or leave it out"},
     NameElsewhere{"redirects", "use --log_dir or --tee to write the output of ranks to files"},
     NameElsewhere{"r", "use --log_dir or --tee to write the output of ranks to files"},
     NameElsewhere{"nproc", "use --num_processes"},
@@ -136,7 +142,11 @@ LaunchArguments parse_launch_arguments(const std::vector<std::string>& line) {
   table.unknown = [&table](const std::string& given) { return unknown_flag(table, given); };
   const auto set = [&arguments](const Flag& given, const std::vector<std::string>& values) {
     const auto& flag = static_cast<const LaunchFlag&>(given);
-    set_value(arguments.settings, flag, values.empty() ? Json(flag.kind == FlagKind::on) : value_in(flag, values.front()));
+    if (flag.member == SettingMember(&LaunchSettings::num_machines)) {
+      take_machines(arguments.settings, flag, values.front());
+    } else {
+      set_value(arguments.settings, flag, values.empty() ? Json(flag.kind == FlagKind::on) : value_in(flag, values.front()));
+    }
     arguments.given.insert(flag.key());
   };
   arguments.settings.command = read_flags(table, line, set).operands;

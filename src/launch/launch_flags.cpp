@@ -59,9 +59,7 @@ constexpr std::array kLaunchFlagGroups = {
 };
 
 constexpr std::array kLaunchFlags = {
-    own(G::general,
-        {"config_file", K::file,
-         "config file for settings that are not given here (default: the one that `accelerate config` wrote, if any)"},
+    own(G::general, {"config_file", K::file, "settings that are not given here (default: the file of `accelerate config`)"},
         &S::config_file),
     own(G::general, {.name = "quiet", .kind = K::on, .help = "suppress the launcher's own messages", .letter = 'q'}, &S::quiet),
     own(G::general, {.name = "module", .kind = K::on, .help = "run the program as a Python module: python3 -m", .letter = 'm'},
@@ -75,11 +73,10 @@ constexpr std::array kLaunchFlags = {
 
     in_file(G::resources, {"mixed_precision", K::text, "mixed-precision mode (default: no)", kNoFallback, "no fp16 bf16 fp8"},
             &S::mixed_precision),
-    in_file(
-        G::resources,
-        {"num_processes", K::integer, "total number of processes over all machines (default: one per GPU, or one on the CPU)"},
-        &S::num_processes),
-    in_file(G::resources, {"num_machines", K::integer, "number of machines; run the launch on each of them (default: 1)"},
+    in_file(G::resources, {"num_processes", K::integer, "processes of all machines (default: one per GPU, or one on the CPU)"},
+            &S::num_processes),
+    in_file(G::resources,
+            {"num_machines", K::integer, "number of machines, or MIN:MAX; run the launch on each of them (default: 1)"},
             &S::num_machines),
     own(G::resources,
         {"num_cpu_threads_per_process", K::integer,
@@ -109,8 +106,7 @@ constexpr std::array kLaunchFlags = {
         &S::use_parallelism_config),
     own(G::paradigm, {"use_megatron_lm", K::on, "train with Megatron-LM (Python programs)"}, &S::use_megatron_lm),
 
-    in_file(G::distributed,
-            {"gpu_ids", K::text, "GPUs to use, separated by commas (CUDA_VISIBLE_DEVICES), or all (default: all)"}, &S::gpu_ids),
+    in_file(G::distributed, {"gpu_ids", K::text, "GPUs to use, separated by commas, or all (default: all)"}, &S::gpu_ids),
     in_file(G::distributed, {"machine_rank", K::integer, "rank of this machine, from 0"}, &S::machine_rank),
     in_file(G::distributed,
             {"main_process_ip", K::text, "address of machine 0, as the others reach it; required with several machines"},
@@ -121,13 +117,14 @@ constexpr std::array kLaunchFlags = {
              "free)"},
             &S::main_process_port),
     in_file(G::without_effect, {"same_network", K::on, "the rendezvous is always at --main_process_ip"}, kUnused),
-    in_file(G::without_effect,
-            {"rdzv_backend", K::text, "the rendezvous is always at --main_process_ip", "static", "static c10d etcd etcd-v2"},
+    in_file(G::distributed,
+            {"rdzv_backend", K::text, "c10d: machines have no rank and are numbered as they join", "static",
+             "static c10d etcd etcd-v2"},
             &S::rdzv_backend),
-    own(G::distributed,
-        {"rdzv_conf", K::text, "rendezvous settings: key=value,...; timeout=SECONDS is how long machines wait for each other",
-         ""},
+    own(G::distributed, {"rdzv_conf", K::text, "key=value,...: timeout, last_call_timeout (seconds), is_host", ""},
         &S::rdzv_conf),
+    own(G::distributed, {"rdzv_id", K::text, "name of the job (default: that of the program)"}, &S::rdzv_id),
+    own(G::distributed, {"heterogeneous", K::on, "machines may start different numbers of processes"}, &S::heterogeneous),
     own(G::without_effect, {"standalone", K::on, "single-machine launch, which is the default without --num_machines"}, kUnused),
 
     own(G::output,
@@ -264,6 +261,8 @@ constexpr std::array kLaunchFlags = {
 
     own(G::torchrun, {"nproc_per_node", K::text, "processes per machine; gpu: one per GPU"}, &S::nproc_per_node),
     own(G::torchrun, {"nnodes", K::integer, "the same as --num_machines"}, &S::num_machines, "num_machines"),
+    own(G::torchrun, {"rdzv_endpoint", K::text, "HOST:PORT, the same as --main_process_ip and --main_process_port"},
+        &S::rdzv_endpoint),
     own(G::torchrun, {"node_rank", K::integer, "the same as --machine_rank"}, &S::machine_rank, "machine_rank"),
     own(G::torchrun, {"master_addr", K::text, "the same as --main_process_ip"}, &S::main_process_ip, "main_process_ip"),
     own(G::torchrun, {"master_port", K::integer, "the same as --main_process_port"}, &S::main_process_port, "main_process_port"),

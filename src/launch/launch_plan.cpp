@@ -22,6 +22,31 @@ constexpr double kLongestGrace = 1e6;
 constexpr int kMostMachines = 1 << 14;
 constexpr int kMostProcesses = 1 << 16;  // per machine: more is a typo, and the plan alone would exhaust memory
 
+void check_joining(const LaunchOptions& options) {
+  const int most = options.num_machines, fewest = options.min_machines > 0 ? options.min_machines : most;
+  if (fewest > most) {
+    throw UsageError(fmt::format("--num_machines is {}:{}; give the fewest machines first, then the most.", fewest, most));
+  }
+  if (fewest < most && !options.dynamic_join) {
+    throw UsageError(
+        fmt::format("--num_machines is {}:{}, but machines that have a rank cannot be fewer: use --rdzv_backend c10d without "
+                    "--machine_rank.",
+                    fewest, most));
+  }
+  if (fewest < most && options.num_processes && !options.processes_per_machine) {
+    throw UsageError(
+        fmt::format("--num_processes is {} with --num_machines {}:{}; the total depends on how many machines join: give "
+                    "--nproc_per_node.",
+                    *options.num_processes, fewest, most));
+  }
+  if (options.heterogeneous && !options.processes_per_machine) {
+    throw UsageError("--heterogeneous is given without --nproc_per_node: say how many processes this machine starts.");
+  }
+  if (!(options.last_call >= 0 && options.last_call <= kLongestGrace)) {
+    throw UsageError(fmt::format("last_call_timeout is {}; give seconds from 0 to {}.", options.last_call, kLongestGrace));
+  }
+}
+
 void check_machines(const LaunchOptions& options) {
   if (options.num_machines < 1) {
     throw UsageError(fmt::format("--num_machines is {}; at least 1 machine is needed.", options.num_machines));
@@ -34,7 +59,8 @@ void check_machines(const LaunchOptions& options) {
                                  options.machine_rank, options.num_machines, options.num_machines - 1));
   }
   if (options.num_machines == 1) return;
-  if (options.num_processes.value_or(options.num_machines) % options.num_machines != 0) {
+  check_joining(options);
+  if (!options.processes_per_machine && options.num_processes.value_or(options.num_machines) % options.num_machines != 0) {
     throw UsageError(
         fmt::format("--num_processes is {} with --num_machines {}; it is the total over all machines, and each runs the "
                     "same number of processes: give a multiple of {}.",
@@ -88,6 +114,7 @@ void check(const LaunchOptions& options) {
 
 // On this machine.
 int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
+  if (options.processes_per_machine) return *options.processes_per_machine;
   if (options.num_processes) return *options.num_processes / options.num_machines;
   if (options.cpu) return 1;
   if (options.gpu_ids != "all") return std::max(1, static_cast<int>(gpus_in(options.gpu_ids).size()));
@@ -97,7 +124,7 @@ int count_processes(const LaunchOptions& options, const MachineFacts& machine) {
 int choose_port(const LaunchOptions& options, const MachineFacts& machine, std::vector<std::string>& notes) {
   const int wanted = options.main_process_port.value_or(kDefaultPort);
   // Rank 0 listens on machine 0; the other machines cannot know which ports are free there.
-  if (options.machine_rank != 0) return wanted;
+  if (options.machine_rank != 0 || options.dynamic_join) return wanted;
   if (wanted != 0 && machine.reserve_port(wanted)) return wanted;
   if (options.num_machines > 1) {
     throw UsageError(fmt::format(
@@ -171,7 +198,7 @@ std::map<std::string, std::string> place_variables(const LaunchOptions& options,
           {"MASTER_PORT", std::to_string(port)},
           {"TORCHELASTIC_RESTART_COUNT", "0"},  // the supervisor increments it
           {"TORCHELASTIC_MAX_RESTARTS", std::to_string(options.max_restarts)},
-          {"TORCHELASTIC_RUN_ID", "none"},
+          {"TORCHELASTIC_RUN_ID", options.rendezvous_id.empty() ? "none" : options.rendezvous_id},
           {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
           // This launcher hosts no store: rank 0 does, and this tells it to.
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
@@ -202,14 +229,21 @@ void name_interface(std::map<std::string, std::string>& variables, const std::st
 MachineSettings machines_of(const LaunchOptions& options, int processes, const Environment& environment,
                             const MachineFacts& machine) {
   const std::string program = options.command.empty() ? "" : std::filesystem::path(options.command.front()).filename().string();
-  return {.rank = options.machine_rank,
+  const auto milliseconds = [](double seconds) {
+    return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
+  };
+  return {.rank = options.dynamic_join ? std::nullopt : std::optional(options.machine_rank),
           .count = options.num_machines,
+          .least = options.min_machines,
           .address = *options.main_process_ip,
           .port = options.main_process_port.value_or(kDefaultPort),
-          .job = environment("ACCELERATE_RUN_ID").value_or(program),
+          .hosts = options.hosts_rendezvous,
+          .job = !options.rendezvous_id.empty() ? options.rendezvous_id : environment("ACCELERATE_RUN_ID").value_or(program),
           .processes = processes,
+          .heterogeneous = options.heterogeneous,
           .max_restarts = options.max_restarts,
-          .patience = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.join_timeout)),
+          .patience = milliseconds(options.join_timeout),
+          .last_call = milliseconds(options.last_call),
           .reserve_port = machine.reserve_free_port,
           .environment = environment};
 }

@@ -49,11 +49,16 @@ struct LaunchSettings {
 
   // Machines and rendezvous.
   std::optional<int> num_machines = {};
+  /// Set by --num_machines MIN:MAX.
+  std::optional<int> min_machines = {};
+  bool heterogeneous = false;
   std::optional<int> machine_rank = {};
   std::optional<std::string> main_process_ip = {};
   std::optional<int> main_process_port = {};
   std::string rdzv_backend = {};
   std::string rdzv_conf = {};
+  std::optional<std::string> rdzv_id = {};
+  std::optional<std::string> rdzv_endpoint = {};
   std::optional<std::string> mpirun_hostfile = {};
 
   // Output and failures.

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <accelerate/launch/launch_plan.h>
+
 #include <array>
 
+#include "elastic/machine_group.h"
 #include "launch/failure_notes.h"
 
 namespace accelerate::detail {
@@ -26,5 +29,8 @@ inline constexpr std::array kPlaceVariables = {"RANK",
                                                "TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                "TORCHELASTIC_ERROR_FILE",
                                                kFailureNotesVariable};
+
+/// Gives a worker the rank, and all that follows from it, that it has in a round of several machines.
+void place_in_round(WorkerPlan& worker, int local_rank, const Round& round);
 
 }  // namespace accelerate::detail

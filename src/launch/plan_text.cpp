@@ -34,14 +34,22 @@ std::string ansi_c_quoted(std::string_view text) {
   return quoted + "'";
 }
 
+std::string machines_text(const MachineSettings& machines) {
+  const std::string place = fmt::format("{}:{}", escaped(machines.address), machines.port);
+  if (machines.rank)
+    return fmt::format("# machine {} of {}: all begin when they have joined at {}; machine 0 then chooses MASTER_PORT\n",
+                       *machines.rank, machines.count, place);
+  return fmt::format(
+      "# one of {} machines that join at {}; the ranks below are those of machine 0, which chooses MASTER_PORT\n",
+      machines.is_elastic() ? fmt::format("{} to {}", machines.fewest(), machines.count) : std::to_string(machines.count), place);
+}
+
 }  // namespace
 
 std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
   std::string text;
   for (const std::string& note : plan.notes) text += fmt::format("# {}\n", escaped(note));
-  if (plan.machines && plan.machines->count > 1)
-    text += fmt::format("# machine {} of {}: all begin when they have joined at {}:{}; machine 0 then chooses MASTER_PORT\n",
-                        plan.machines->rank, plan.machines->count, escaped(plan.machines->address), plan.machines->port);
+  if (plan.machines) text += machines_text(*plan.machines);
   for (const WorkerPlan& worker : plan.workers) {
     text += fmt::format("{}# rank {}\n{}", text.empty() ? "" : "\n", worker.rank, worker_text(worker, plan, environment));
   }

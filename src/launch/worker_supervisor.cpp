@@ -13,6 +13,7 @@
 #include <accelerate/core/error.h>
 #include "core/escaped.h"
 #include "launch/child_processes.h"
+#include "launch/place_variables.h"
 
 namespace accelerate::detail {
 namespace {
@@ -67,14 +68,21 @@ LaunchEnd WorkerSupervisor::run() {
   for (int attempt = 0;; ++attempt) {
     if (machines_ && !await_round()) break;
     if (machines_) attempt = round_.number;  // a machine that was replaced counts with the others
-    restarts_left_ = attempt < plan_.max_restarts;
+    const int restarts = machines_ ? round_.restarts : attempt;
+    restarts_left_ = restarts < plan_.max_restarts;
     run_attempt(attempt);
-    if ((!end_.failed && !end_.elsewhere) || !restarts_left_) break;
-    say(fmt::format("attempt {} of {}: restarting all ranks.", attempt + 2, plan_.max_restarts + 1));
+    if (!starts_again()) break;
+    if (end_.sequel == Sequel::restart)
+      say(fmt::format("attempt {} of {}: restarting all ranks.", restarts + 2, plan_.max_restarts + 1));
   }
   watchdog_.dismiss();
   finish_output();
   return end_;
+}
+
+bool WorkerSupervisor::starts_again() const {
+  if (told_to_end_ || (!end_.failed && !end_.elsewhere)) return false;
+  return end_.sequel == Sequel::regroup || (end_.sequel == Sequel::restart && restarts_left_);
 }
 
 void WorkerSupervisor::release_in_child() {
@@ -85,7 +93,8 @@ void WorkerSupervisor::release_in_child() {
   if (machines_) machines_->release();
 }
 
-// Ranks of all machines start together. False when this machine is stopped meanwhile, or cannot be part of the group.
+// Ranks of all machines start together. False when this machine is stopped meanwhile, cannot be part of the group, or was never
+// needed.
 bool WorkerSupervisor::await_round() {
   phase_ = Phase::running;
   deadline_.reset();
@@ -105,6 +114,10 @@ bool WorkerSupervisor::await_round() {
       if (kind_ == WorkerKind::program) say(end_.problem);
       return false;
     }
+    if (machines_->all_succeeded()) {
+      say("the run has ended; it had no need of this machine.");
+      return false;
+    }
     wait_for_events();
     while (const auto signal = signals_.take()) answer(*signal);
     if (phase_ != Phase::running) return false;
@@ -115,6 +128,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
   phase_ = Phase::running;
   deadline_.reset();
   end_ = {};
+  if (machines_) output_.number_ranks(round_.first_rank);
   start(attempt);
   while (!finished()) {
     wait_for_events();
@@ -131,15 +145,15 @@ void WorkerSupervisor::say(const std::string& line) { output_.say(line); }
 void WorkerSupervisor::start(int attempt) {
   workers_.clear();
   suspect_ = nullptr;
-  waits_for_cause_ = has_succeeded_ = false;
+  waits_for_cause_ = has_succeeded_ = collective_failed_ = false;
   failure_notes_.clear();
   workers_.reserve(plan_.workers.size());
   try {
     for (WorkerPlan worker : plan_.workers) {
+      const int slot = static_cast<int>(workers_.size());
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
-      if (machines_) worker.variables["MASTER_PORT"] = std::to_string(round_.port);
-      const int slot = static_cast<int>(workers_.size());
+      if (machines_) place_in_round(worker, slot, round_);
       const std::string notes = failure_notes_.place_of(workers_.size());
       if (plan_.workers.size() > 1 && !notes.empty()) worker.variables[kFailureNotesVariable] = notes;
       worker.variables[kLaunchMarkVariable] = watchdog_.marks();
@@ -215,15 +229,19 @@ void WorkerSupervisor::hear_machines() {
 // As a failure here: a rank that failed on its own is to blame before one whose collective failed.
 void WorkerSupervisor::note_machine_failure(const MachineFailure& failure) {
   const bool is_first = phase_ == Phase::running;
-  if (!is_first && !(phase_ == Phase::last_words && suspect_ != nullptr && failure.by_itself)) return;
+  const bool is_cause = failure.by_itself && (suspect_ != nullptr || collective_failed_) && !told_to_end_;
+  if (!is_first && !is_cause) return;
   suspect_ = nullptr;
+  collective_failed_ = !failure.by_itself;
   next_notice_.reset();
   const std::string who = failure.rank ? fmt::format("rank {} on machine {} ({})", *failure.rank, failure.machine, failure.host)
                                        : fmt::format("machine {} ({})", failure.machine, failure.host);
   end_ = {.exit_code = failure.exit_code,
           .elsewhere = true,
+          .sequel = failure.sequel,
           .problem = fmt::format("{} {}; stopping the ranks of this machine.", escaped(who), escaped(failure.text))};
-  if (kind_ == WorkerKind::program || restarts_left_) say(end_.problem);
+  if (kind_ == WorkerKind::program || starts_again()) say(end_.problem);
+  if (!is_first && phase_ != Phase::last_words) return;  // they are being stopped
   phase_ = Phase::last_words;
   deadline_ = Clock::now() + plan_.last_words;
   if (all_have_ended()) stop(SIGTERM);
@@ -307,6 +325,7 @@ void WorkerSupervisor::blame(const WorkerProcess& worker) {
   end_ = {.exit_code = exit_code_of(status), .failed = FailedWorker{worker.rank(), status, seconds}};
   if (lends_terminal_ && is_end_by_terminal(status)) restarts_left_ = false;
   const bool by_itself = failure_notes_.of(slot_of(worker)) != FailureNote::collective;
+  collective_failed_ = !by_itself;
   const std::string what =
       fmt::format("{} after {:.1f} s{}", describe_end(status), seconds, by_itself ? "" : ", because a collective failed");
   tell_machines(worker.rank(), by_itself, what);
@@ -323,14 +342,15 @@ void WorkerSupervisor::blame(const WorkerProcess& worker) {
 }
 
 void WorkerSupervisor::pass_on(int signal) {
-  restarts_left_ = false;
+  const bool regroups = starts_again() && end_.sequel == Sequel::regroup;
+  told_to_end_ = true;
   if (!give_up_) give_up_ = Clock::now() + plan_.grace_period;
   if (signal == SIGINT && interrupted_) {
     give_up_ = Clock::now();
     return kill_all();
   }
   interrupted_ = interrupted_ || signal == SIGINT;
-  if (phase_ == Phase::running) {
+  if (phase_ == Phase::running || regroups) {
     end_ = {.exit_code = 128 + signal,
             .problem = fmt::format("{} received and forwarded to {} worker(s).", signal_name(signal), workers_.size())};
     if (kind_ == WorkerKind::program) say(end_.problem);

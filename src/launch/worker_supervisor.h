@@ -37,8 +37,9 @@ struct LaunchEnd {
   int exit_code = 0;
   /// The rank to blame in the last attempt: see `run_launch`. None on success, or when a signal to the launcher ended it.
   std::optional<FailedWorker> failed = {};
-  /// Another machine failed.
+  /// Another machine failed, or the number of machines changes.
   bool elsewhere = false;
+  Sequel sequel = Sequel::restart;
   /// Why the launch ended when it was not the failure of a rank here; empty on success.
   std::string problem = {};
 };
@@ -65,6 +66,7 @@ class WorkerSupervisor {
 
   void say(const std::string& line);
   bool await_round();
+  bool starts_again() const;
   void run_attempt(int attempt);
   void start(int attempt);
   WorkerInput input_of(int rank);
@@ -110,12 +112,14 @@ class WorkerSupervisor {
   std::vector<WorkerProcess> workers_ = {};
   const WorkerProcess* suspect_ = nullptr;  // the first to fail, while the cause may be a rank that still runs
   bool waits_for_cause_ = false;
-  std::set<pid_t> orphans_ = {};  // orphans of workers outside their groups, already signalled
+  bool collective_failed_ = false;  // that is why the ranks end, as far as is known: the cause may still be reported
+  std::set<pid_t> orphans_ = {};    // orphans of workers outside their groups, already signalled
   Phase phase_ = Phase::running;
   int stop_signal_ = 0;
   bool lends_terminal_ = false;
   bool interrupted_ = false;
   bool restarts_left_ = false;
+  bool told_to_end_ = false;  // by a signal to the launcher
   std::optional<Clock::time_point> deadline_ = {};
   std::optional<Clock::time_point> give_up_ = {};  // set when we are asked to stop: how long a reader of our output may block us
   LaunchEnd end_ = {};

@@ -74,6 +74,8 @@ bool OutputPlan::has_files() const {
   return std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.stdout_to_file || rank.stderr_to_file; });
 }
 
+std::string RankOutputPlan::line_prefix() const { return fill_template(prefix, {{"rank", std::to_string(rank)}}); }
+
 OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const std::string& role, int first_rank, int processes,
                        const Environment& environment) {
   const std::vector<int> streams = streams_of_ranks(tee, processes);
@@ -84,8 +86,7 @@ OutputPlan plan_output(const std::string& tee, const std::string& log_dir, const
     // A folder without --tee asks for files and for nothing else.
     const int chosen = tees || log_dir.empty() ? streams[local_rank] : 3;
     const int rank = first_rank + static_cast<int>(local_rank);
-    const std::map<std::string, std::string> values = {
-        {"role_name", role}, {"rank", std::to_string(rank)}, {"local_rank", std::to_string(local_rank)}};
+    const std::map<std::string, std::string> values = {{"role_name", role}, {"local_rank", std::to_string(local_rank)}};
     plan.ranks.push_back({.rank = rank,
                           .stdout_to_file = (chosen & 1) != 0,
                           .stderr_to_file = (chosen & 2) != 0,

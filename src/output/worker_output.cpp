@@ -63,6 +63,10 @@ WorkerOutput::WorkerOutput(const OutputPlan& plan)
   }
 }
 
+void WorkerOutput::number_ranks(int first_rank) {
+  for (auto& rank : plan_.ranks) rank.rank = first_rank++;
+}
+
 WorkerStreams WorkerOutput::open(int local_rank, int attempt) {
   limit_.restore();  // for a worker that inherits our streams
   if (ranks_.empty() || (ranks_.size() == 1 && !plan_.has_files())) return {};
@@ -92,7 +96,7 @@ std::unique_ptr<RankStream> WorkerOutput::make_stream(int local_rank, int attemp
 
 std::string WorkerOutput::prefix_of(int local_rank, bool is_error) const {
   const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
-  if (!wanted.prefix.empty() && (is_error ? wanted.stderr_to_file : wanted.stdout_to_file)) return wanted.prefix;
+  if (!wanted.prefix.empty() && (is_error ? wanted.stderr_to_file : wanted.stdout_to_file)) return wanted.line_prefix();
   const ConsoleWriter& console = is_error ? *consoles_.back() : *consoles_.front();
   return console.is_terminal() && ranks_.size() > 1 ? fmt::format("[{}] ", wanted.rank) : "";
 }

@@ -52,6 +52,8 @@ class WorkerOutput {
  public:
   explicit WorkerOutput(const OutputPlan& plan);
 
+  /// The ranks of this host are `first_rank` and those that follow it, from the next start on.
+  void number_ranks(int first_rank);
   /// Streams for a worker that is about to be started, in place of those it had in an earlier attempt.
   /// Throws WorkerError when there can be none.
   WorkerStreams open(int local_rank, int attempt = 0);
@@ -98,7 +100,7 @@ class WorkerOutput {
   void tell_problems();
 
   IgnoredWriteSignals ignored_signals_;
-  const OutputPlan plan_;
+  OutputPlan plan_;
   const DescriptorLimit limit_;
   std::vector<std::unique_ptr<ConsoleWriter>> consoles_;  // stdout and stderr, or one where they are one file
   std::vector<Rank> ranks_;

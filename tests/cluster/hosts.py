@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Launches on hosts made of network namespaces, which a bridge connects: real links that can be cut. Needs root and iproute2.
 
-hosts.py --cli ACCELERATE --example SHARDED [--rounds N] [--only SCENE]"""
+hosts.py --cli ACCELERATE --examples FOLDER [--rounds N] [--only SCENE]"""
 
 import argparse
 import contextlib
@@ -61,15 +61,19 @@ class Network:
 
 
 class Launch:
-    """The launcher of one machine."""
+    """The launcher of one machine. With `numbers` ("2:4"), machines have no rank, and all have the same command."""
 
-    def __init__(self, network, cli, host, machines, program, *flags):
+    def __init__(self, network, cli, host, machines, program, *flags, numbers=None, variables=None):
         self.log = tempfile.TemporaryFile(mode="w+")
-        command = ["ip", "netns", "exec", network.names[host], cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1, "--num_machines", machines,
-                   "--machine_rank", host, "--main_process_ip", network.address(0), "--main_process_port", PORT, "--num_processes", 2 * machines,
-                   *flags, *program]
-        self.began = time.monotonic()
-        self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        command = ["ip", "netns", "exec", network.names[host], cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1]
+        if numbers:
+            command += ["--rdzv_backend", "c10d", "--nnodes", numbers, "--nproc_per_node", 2, "--rdzv_endpoint", f"{network.address(0)}:{PORT}",
+                        "--rdzv_conf", "last_call_timeout=3,timeout=60"]
+        else:
+            command += ["--num_machines", machines, "--machine_rank", host, "--main_process_ip", network.address(0), "--main_process_port", PORT,
+                        "--num_processes", 2 * machines]
+        self.process = subprocess.Popen([str(word) for word in [*command, *flags, *program]], stdin=subprocess.DEVNULL, stdout=self.log,
+                                        stderr=self.log, env={**os.environ, **(variables or {})})
 
     def text(self):
         self.log.flush()
@@ -77,7 +81,7 @@ class Launch:
 
     def await_text(self, text, count=1):
         until = time.monotonic() + 60
-        while self.text().count(text) < count:
+        while len(re.findall(text, self.text())) < count:
             assert time.monotonic() < until and self.process.poll() is None, f"waited for '{text}' in:\n{self.text()}"
             time.sleep(0.02)
 
@@ -97,9 +101,9 @@ def starts_in_any_order(network, wishes, chance):
     """Machines that start within seconds of each other train as one machine does."""
     machines = chance.randint(2, len(network.names))
     with tempfile.TemporaryDirectory() as folder:
-        program = [wishes.example, f"{folder}/weights.safetensors"]
+        program = [f"{wishes.examples}/sharded", f"{folder}/weights.safetensors"]
         one = subprocess.run([wishes.cli, "launch", "--cpu", "--num_cpu_threads_per_process", "1", "--num_processes", str(2 * machines),
-                              "--main_process_port", "0", wishes.example, f"{folder}/one.safetensors"], check=True, capture_output=True, text=True)
+                              "--main_process_port", "0", program[0], f"{folder}/one.safetensors"], check=True, capture_output=True, text=True)
         order = list(range(machines))
         chance.shuffle(order)
         launches = {}
@@ -167,13 +171,139 @@ def rank_is_killed(network, wishes, chance):
         expect(launch, 137, rf"rank {victim} (on machine {victim // 2} \(.*\) )?was killed by SIGKILL")
 
 
-SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed]
+def elastic_program(wishes, folder, pause=20):
+    return [f"{wishes.examples}/elastic", f"{folder}/run", 3, pause]
+
+
+def checksum(text):
+    found = re.search("steps .* checksum .*", text)
+    assert found, text
+    return found[0]
+
+
+def on_one_machine(wishes, processes):
+    """What `elastic` ends with on so many processes that nobody disturbs."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [wishes.cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1, "--num_processes", processes, "--main_process_port", 0,
+                 *elastic_program(wishes, folder, 0)]
+        return checksum(subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True).stdout)
+
+
+def newest_checkpoint(folder):
+    """Its number, or -1."""
+    found = [int(path.name.split("_")[-1]) for path in pathlib.Path(folder).glob("run/checkpoints/checkpoint_*") if path.name[-1].isdigit()]
+    return max(found, default=-1)
+
+
+def await_checkpoint(folder, number=0):
+    until = time.monotonic() + 60
+    while newest_checkpoint(folder) < number:
+        assert time.monotonic() < until, f"no checkpoint {number} in {folder}"
+        time.sleep(0.02)
+
+
+def same_command_in_any_order(network, wishes, chance):
+    """Machines that have no rank are numbered; training is that of one machine."""
+    machines = chance.randint(2, len(network.names))
+    with tempfile.TemporaryDirectory() as folder:
+        order = list(range(machines))
+        chance.shuffle(order)
+        launches = {}
+        for host in order:
+            launches[host] = Launch(network, wishes.cli, host, machines, elastic_program(wishes, folder, 0), numbers=machines)
+            time.sleep(chance.uniform(0, 2.5))
+        for host in order:
+            expect(launches[host], 0)
+        assert checksum(launches[0].text()) == on_one_machine(wishes, 2 * machines)
+
+
+def killed_host_resumes(network, wishes, chance):
+    """A host is killed in the middle of training and started again: all resume from the last checkpoint and end with the same weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        launches = [Launch(network, wishes.cli, host, 2, elastic_program(wishes, folder), "--max_restarts", 1, "--grace_period", 5) for host in range(2)]
+        await_checkpoint(folder, chance.randint(0, 2))
+        time.sleep(chance.uniform(0, 0.4))
+        network.kill_all_on(1)
+        launches[1] = Launch(network, wishes.cli, 1, 2, elastic_program(wishes, folder), "--max_restarts", 1, "--grace_period", 5)
+        for launch in launches:
+            expect(launch, 0)
+        assert re.search("resumed from checkpoint_.* on 4 processes", launches[0].text()), launches[0].text()
+        assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
+
+
+def shrinks_and_grows(network, wishes, chance):
+    """One of three hosts is lost, by its link or killed, or told to leave: the run resumes on two. It is started again: on three."""
+    with tempfile.TemporaryDirectory() as folder:
+        def start(host):
+            return Launch(network, wishes.cli, host, 3, elastic_program(wishes, folder, 50), "--grace_period", 5, numbers="2:3")
+        launches = [start(host) for host in range(3)]
+        await_checkpoint(folder)
+        host, how = chance.randint(1, 2), chance.choice(["killed", "cut", "told"])
+        if how == "killed":
+            network.kill_all_on(host)
+        elif how == "cut":
+            network.link(host, "down")
+        else:
+            launches[host].process.send_signal(signal.SIGTERM)
+        launches[0].await_text("resumed from checkpoint_.* on 4 processes")
+        if how == "told":
+            expect(launches[host], 128 + signal.SIGTERM, "SIGTERM received")
+        elif how == "cut":
+            expect(launches[host], 1, r"machine 0 \(10.77.0.1\) was lost .* it hosts the rendezvous")
+            network.link(host, "up")
+        launches[host] = start(host)
+        launches[0].await_text("resumed from checkpoint_.* on 6 processes")
+        for launch in launches:
+            expect(launch, 0)
+        story = r"machine \d \(.*\) was stopped by SIGTERM" if how == "told" else r"machine \d \(.*\) was lost"
+        for part in (story, r"machine 2 \(.*\) has joined", "checksum"):
+            assert re.search(part, launches[0].text()), f"'{part}' is not in:\n{launches[0].text()}"
+
+
+def host_of_the_rendezvous_is_lost(network, wishes, chance):
+    """Nobody can take its place; it is named."""
+    program = ["sh", "-c", "echo up; sleep 600"]
+    launches = [Launch(network, wishes.cli, host, 3, program, "--grace_period", 5, "--max_restarts", 3, numbers="1:3") for host in range(3)]
+    for launch in launches:
+        launch.await_text("up", 2)
+    network.kill_all_on(0)
+    for launch in launches[1:]:
+        expect(launch, 1, r"machine 0 \(10.77.0.1\) was lost .* it hosts the rendezvous")
+
+
+def hang_is_reported(network, wishes, chance):
+    """A rank that is stopped on another host is named on every host, with its call, as on one machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"ACCELERATE_HANG_WARNING_SECONDS": "2"}
+        program = elastic_program(wishes, folder, 50)
+        launches = [Launch(network, wishes.cli, host, 2, program, "--grace_period", 5, variables=variables) for host in range(2)]
+        await_checkpoint(folder)
+        rank = chance.choice([2, 3])
+        victim = process_of_rank(network, 1, rank)
+        os.kill(victim, signal.SIGSTOP)
+        for launch in launches:
+            launch.await_text(f"[Rr]ank {rank}.*stopped")
+        os.kill(victim, signal.SIGCONT)
+        for launch in launches:
+            expect(launch, 0)
+
+
+def process_of_rank(network, host, rank):
+    for pid in subprocess.run(["ip", "netns", "pids", network.names[host]], check=True, capture_output=True, text=True).stdout.split():
+        with contextlib.suppress(OSError):
+            if f"RANK={rank}".encode() in pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                return int(pid)
+    raise AssertionError(f"no rank {rank} on host {host}")
+
+
+SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed, same_command_in_any_order, killed_host_resumes,
+          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cli", required=True)
-    parser.add_argument("--example", required=True, help="the example program sharded")
+    parser.add_argument("--examples", required=True, help="the folder of the example programs")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only")

@@ -8,8 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <map>
 #include <memory>
-#include <thread>
+#include <set>
 
 #include "elastic/network_interface.h"
 #include "support/error_text.h"
@@ -34,6 +35,14 @@ class Machines : public ::testing::Test {
             .patience = std::chrono::seconds(30),
             .reserve_port = [] { return next_port_++; },
             .environment = [](const std::string&) { return std::nullopt; }};
+  }
+  /// A machine that is numbered when it joins; the first one here listens.
+  MachineSettings numbered(int least, int most) const {
+    auto settings = this->settings(0, most);
+    settings.rank.reset();
+    settings.least = least;
+    settings.last_call = std::chrono::milliseconds(300);
+    return settings;
   }
   static MachineSettings with_secret(MachineSettings settings, const std::string& secret) {
     settings.environment = [secret](const std::string& name) -> std::optional<std::string> {
@@ -210,6 +219,140 @@ TEST_F(Machines, OneThatLeavesIsNoLossAndCanBeReplaced) {
   expect_round(1);
 }
 
+TEST_F(Machines, EachLearnsItsRanksAndHowManyThereAre) {
+  for (const int rank : {2, 0, 1}) add(settings(rank)).be_ready();
+  for (const auto& [index, rank] : {std::pair(0, 2), std::pair(1, 0), std::pair(2, 1)}) {
+    const auto round = round_of(*all_[static_cast<size_t>(index)]);
+    ASSERT_TRUE(round);
+    EXPECT_EQ(*round, (Round{.port = round->port, .machine = rank, .machines = 3, .first_rank = 2 * rank, .world_size = 6}));
+  }
+}
+
+TEST_F(Machines, ThoseWithoutARankAreNumberedAsTheyJoin) {
+  for (int i = 0; i < 3; ++i) add(numbered(3, 3)).be_ready();
+  std::set<int> machines, ranks;
+  for (const auto& each : all_) {
+    const auto round = round_of(*each);
+    ASSERT_TRUE(round);
+    machines.insert(round->machine);
+    ranks.insert(round->first_rank);
+    EXPECT_EQ(round->world_size, 6);
+    EXPECT_EQ(round->machine == 0, each == all_[0]) << "the first to listen is machine 0";
+  }
+  EXPECT_EQ(machines, (std::set{0, 1, 2}));
+  EXPECT_EQ(ranks, (std::set{0, 2, 4}));
+}
+
+TEST_F(Machines, ThatAreHeterogeneousHaveRanksBehindEachOther) {
+  std::map<int, int> processes = {{0, 1}, {1, 4}, {2, 2}};
+  for (const int rank : {2, 1, 0}) {
+    auto machine = settings(rank);
+    machine.processes = processes[rank];
+    machine.heterogeneous = true;
+    add(machine).be_ready();
+  }
+  for (const auto& [rank, first] : {std::pair(2, 5), std::pair(1, 1), std::pair(0, 0)}) {
+    const auto round = round_of(*all_[static_cast<size_t>(2 - rank)]);
+    ASSERT_TRUE(round);
+    EXPECT_EQ(round->first_rank, first);
+    EXPECT_EQ(round->world_size, 7);
+  }
+}
+
+TEST_F(Machines, ThatSufficeBeginAfterTheLastCallAndBeginAnewWithOneThatJoinsLate) {
+  for (int i = 0; i < 2; ++i) add(numbered(2, 3)).be_ready();
+  const auto began = Clock::now();
+  EXPECT_EQ(round_of(*all_[0])->world_size, 4);
+  EXPECT_GE(Clock::now() - began, std::chrono::milliseconds(290));
+  ASSERT_TRUE(round_of(*all_[1]));
+  add(numbered(2, 3)).be_ready();
+  for (const size_t running : {0, 1}) {
+    const auto told = failure_of(*all_[running]);
+    EXPECT_EQ(told.sequel, Sequel::regroup);
+    EXPECT_NE(told.text.find("has joined"), std::string::npos) << told.text;
+    all_[running]->be_ready();
+  }
+  for (const auto& each : all_) {
+    const auto round = round_of(*each);
+    ASSERT_TRUE(round);
+    EXPECT_EQ(*round, (Round{.number = 1,
+                             .port = round->port,
+                             .machine = round->machine,
+                             .machines = 3,
+                             .first_rank = 2 * round->machine,
+                             .world_size = 6}));
+  }
+}
+
+TEST_F(Machines, ContinueWithoutOneThatIsLostAndKeepTheirOrder) {
+  for (int i = 0; i < 3; ++i) add(numbered(2, 3)).be_ready();
+  std::map<int, size_t> index_of;
+  for (size_t i = 0; i < 3; ++i) index_of[round_of(*all_[i])->machine] = i;
+  kill(index_of[1]);
+  for (const int other : {0, 2}) {
+    const auto told = failure_of(*all_[index_of[other]]);
+    EXPECT_EQ(told.machine, 1);
+    EXPECT_EQ(told.sequel, Sequel::regroup);
+    all_[index_of[other]]->be_ready();
+  }
+  const auto round = round_of(*all_[index_of[2]]);
+  ASSERT_TRUE(round);
+  EXPECT_EQ(*round, (Round{.number = 1, .port = round->port, .machine = 1, .machines = 2, .first_rank = 2, .world_size = 4}));
+}
+
+TEST_F(Machines, AFailedRankCountsAsARestartWhereMachinesMayLeave) {
+  for (int i = 0; i < 2; ++i) add(numbered(1, 2)).be_ready();
+  for (const auto& each : all_) ASSERT_TRUE(round_of(*each));
+  all_[1]->report({.rank = 2, .exit_code = 7, .text = "failed"});
+  EXPECT_EQ(failure_of(*all_[0]).sequel, Sequel::restart);
+  for (const auto& each : all_) each->be_ready();
+  EXPECT_EQ(round_of(*all_[0])->restarts, 1);
+  ASSERT_TRUE(round_of(*all_[1]));
+  // A collective failed, and only then its cause is known: the machine was lost.
+  all_[0]->report({.rank = 0, .exit_code = 1, .by_itself = false, .text = "failed"});
+  kill(1);
+  EXPECT_EQ(failure_of(*all_[0]).sequel, Sequel::regroup);
+  all_[0]->be_ready();
+  const auto round = round_of(*all_[0]);
+  ASSERT_TRUE(round);
+  EXPECT_EQ(*round, (Round{.number = 2, .restarts = 1, .port = round->port, .world_size = 2}));
+}
+
+TEST_F(Machines, MoreThanThereMayBeWaitToReplaceOne) {
+  for (int i = 0; i < 3; ++i) add(numbered(2, 2)).be_ready();
+  ASSERT_TRUE(round_of(*all_[0]));
+  serve_until([&] { return (all_[1]->awaited() + all_[2]->awaited()).find("a machine to replace") != std::string::npos; });
+  const size_t spare = all_[1]->awaited().find("replace") != std::string::npos ? 1 : 2, member = 3 - spare;
+  ASSERT_TRUE(round_of(*all_[member]));
+  kill(member);
+  EXPECT_EQ(failure_of(*all_[0]).sequel, Sequel::restart) << "all that the run needs were there";
+  all_[0]->be_ready();
+  EXPECT_EQ(round_of(*all_[spare])->machine, 1);
+  add(numbered(2, 2)).be_ready();
+  auto& second = *all_.back();
+  serve_until([&] { return second.awaited().find("replace") != std::string::npos; });
+  all_[0]->report_success();
+  all_[spare]->report_success();
+  serve_until([&] { return second.all_succeeded(); });
+}
+
+TEST_F(Machines, WhereMachinesAreNumberedTheLossOfTheirHostIsTheEnd) {
+  for (int i = 0; i < 2; ++i) add(numbered(1, 2)).be_ready();
+  for (const auto& each : all_) ASSERT_TRUE(round_of(*each));
+  kill(0);
+  const auto told = failure_of(*all_[1]);
+  EXPECT_EQ(told.sequel, Sequel::end);
+  expect_parts(told.text, {"was lost", "it hosts the rendezvous"});
+}
+
+TEST_F(Machines, TooFewOfThoseThatAreNumberedSayHowManyJoined) {
+  auto few = numbered(3, 4);
+  few.patience = std::chrono::milliseconds(500);
+  for (int i = 0; i < 2; ++i) add(few).be_ready();
+  expect_parts(refusal_of(*all_[0]), {"2 of at least 3 machines have joined at 127.0.0.1:" + port_.text(), "same launch"});
+  expect_parts(refusal_of(*all_[1]), {"did not begin"});
+}
+
 TEST_F(Machines, WhoDoesNotBelongToTheJobIsToldWhy) {
   add(settings(0, 2)).be_ready();
   const auto refusal = [&](MachineSettings settings) {
@@ -226,6 +369,13 @@ TEST_F(Machines, WhoDoesNotBelongToTheJobIsToldWhy) {
   other = settings(1, 2);
   other.processes = 4;
   expect_parts(refusal(other), {"starts 2 processes", "4", "--num_processes"});
+  other.processes = 2;
+  other.heterogeneous = true;
+  expect_parts(refusal(other), {"without --heterogeneous", "with it"});
+  other = settings(1, 2);
+  other.rank.reset();
+  other.hosts = false;
+  expect_parts(refusal(other), {"with a --machine_rank", "without"});
   other = settings(1, 2);
   other.max_restarts = 1;
   expect_parts(refusal(other), {"--max_restarts 0", "1"});

@@ -82,7 +82,7 @@ TEST(LaunchCommandLine, ProcessesPerNodeThatMakeNoSenseAreRefused) {
       {{"--nproc_per_node", "auto"}, "--nproc_per_node is 'auto'"},
       {{"--nproc_per_node", "2", "--num_processes", "2"}, "--nproc_per_node and --num_processes"},
       {{"--nproc_per_node", "0"}, "at least 1"},
-      {{"--nnodes", "1:4", "--nproc_per_node", "2"}, "--nnodes is '1:4'"}};
+      {{"--nnodes", "1:4", "--nproc_per_node", "2"}, "use --rdzv_backend c10d"}};
   for (const auto& [flags, named] : wrong) {
     std::vector<std::string> line = {"launch"};
     line.insert(line.end(), flags.begin(), flags.end());

@@ -235,9 +235,61 @@ TEST(LaunchNotes, SeveralGpusThatNobodyAskedForAreTold) {
   EXPECT_TRUE(planned({"p"}, {}, machine_with(1)).notes.empty());
 }
 
-TEST(LaunchNotes, AMeetingOfAnotherKindIsTold) {
-  EXPECT_EQ(planned({"--rdzv_backend", "c10d", "p"}).notes.size(), 1u);
+TEST(LaunchNotes, AnEtcdServerThatNobodyAsksIsTold) {
+  EXPECT_EQ(planned({"--rdzv_backend", "etcd", "p"}).notes.size(), 1u);
+  EXPECT_TRUE(planned({"--rdzv_backend", "c10d", "p"}).notes.empty());
   EXPECT_TRUE(planned({"--rdzv_backend", "static", "--same_network", "--rdzv_conf", "timeout=30", "p"}).notes.empty());
+}
+
+TEST(LaunchMachines, ThatJoinWithoutARankHaveTheSameCommand) {
+  const LaunchPlan plan = planned({"--rdzv_backend", "c10d", "--nnodes", "2:4", "--nproc_per_node", "2", "--rdzv_endpoint",
+                                   "node-a:29400", "--rdzv_id", "job7", "--rdzv_conf", "timeout=60,last_call_timeout=5", "p"});
+  ASSERT_TRUE(plan.machines);
+  EXPECT_FALSE(plan.machines->rank);
+  EXPECT_EQ(plan.machines->fewest(), 2);
+  EXPECT_EQ(plan.machines->count, 4);
+  EXPECT_EQ(plan.machines->address, "node-a");
+  EXPECT_EQ(plan.machines->port, 29400);
+  EXPECT_EQ(plan.machines->job, "job7");
+  EXPECT_EQ(plan.machines->patience, std::chrono::seconds(60));
+  EXPECT_EQ(plan.machines->last_call, std::chrono::seconds(5));
+  EXPECT_FALSE(plan.machines->hosts);
+  EXPECT_EQ(plan.workers.size(), 2u);
+  EXPECT_EQ(plan.workers[0].variables.at("TORCHELASTIC_RUN_ID"), "job7");
+  EXPECT_EQ(planned({"--rdzv_backend", "c10d", "--nnodes", "2", "--main_process_ip", "a", "--rdzv_conf", "is_host=true", "p"})
+                .machines->hosts,
+            true);
+}
+
+TEST(LaunchMachines, ThatHaveARankKeepItWhateverTheBackend) {
+  const std::vector<std::string> line = {"--rdzv_backend", "c10d", "--num_machines", "2", "--main_process_ip", "a", "p"};
+  auto ranked = line;
+  ranked.insert(ranked.begin(), {"--machine_rank", "1"});
+  EXPECT_EQ(planned(ranked).machines->rank, 1);
+  // `accelerate config` writes a rank into every file, also where nobody chose one.
+  EXPECT_FALSE(planned(line, "distributed_type: MULTI_CPU\nnum_processes: 2\nmachine_rank: 1\n").machines->rank);
+}
+
+TEST(LaunchMachines, AnEndpointIsAnAddressAndAPort) {
+  const auto place = [](const std::vector<std::string>& flags) {
+    std::vector<std::string> line = {"--nnodes", "2", "--node_rank", "1"};
+    line.insert(line.end(), flags.begin(), flags.end());
+    line.emplace_back("p");
+    const auto machines = planned(line).machines;
+    return machines->address + " " + std::to_string(machines->port);
+  };
+  EXPECT_EQ(place({"--rdzv_endpoint", "host"}), "host 29500");
+  EXPECT_EQ(place({"--rdzv_endpoint", "[fe80::1]:7"}), "fe80::1 7");
+  EXPECT_EQ(place({"--rdzv_endpoint", "fe80::1"}), "fe80::1 29500");
+  EXPECT_EQ(place({"--rdzv_endpoint", "host:7", "--main_process_ip", "other", "--main_process_port", "8"}), "other 8");
+}
+
+TEST(LaunchMachines, ThatAreHeterogeneousStartWhatTheySay) {
+  const LaunchPlan plan =
+      planned({"--nnodes", "3", "--node_rank", "2", "--main_process_ip", "a", "--heterogeneous", "--nproc_per_node", "5", "p"});
+  EXPECT_EQ(plan.workers.size(), 5u);
+  EXPECT_EQ(plan.machines->processes, 5);
+  EXPECT_TRUE(plan.machines->heterogeneous);
 }
 
 TEST(LaunchGpus, ThoseThatWereNamedAreCountedAndShown) {

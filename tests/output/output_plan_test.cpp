@@ -59,7 +59,7 @@ TEST(OutputPlan, ATemplateChoosesThePrefix) {
     if (name != "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") return std::nullopt;
     return "<${role_name} ${rank}/${local_rank} ${other} ${>";
   };
-  EXPECT_EQ(plan_output("3", "", "r", 4, 2, environment).ranks.at(1).prefix, "<r 5/1 ${other} ${>");
+  EXPECT_EQ(plan_output("3", "", "r", 4, 2, environment).ranks.at(1).line_prefix(), "<r 5/1 ${other} ${>");
 }
 
 }  // namespace

@@ -40,6 +40,28 @@ class MachineLaunches : public ::testing::Test {
     line.insert(line.end(), program.begin(), program.end());
     launchers_.push_back(std::make_unique<RunningProgram>(line));
   }
+  /// One that is numbered as it joins; all run the same command.
+  void start_numbered(const std::string& machines, const std::vector<std::string>& program,
+                      const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> line = {ACCELERATE_CLI,
+                                     "launch",
+                                     "--cpu",
+                                     "--num_cpu_threads_per_process",
+                                     "1",
+                                     "--rdzv_backend",
+                                     "c10d",
+                                     "--nnodes",
+                                     machines,
+                                     "--nproc_per_node",
+                                     "2",
+                                     "--rdzv_endpoint",
+                                     "127.0.0.1:" + port_.text(),
+                                     "--rdzv_conf",
+                                     "last_call_timeout=1,timeout=60"};
+    line.insert(line.end(), flags.begin(), flags.end());
+    line.insert(line.end(), program.begin(), program.end());
+    launchers_.push_back(std::make_unique<RunningProgram>(line));
+  }
   void start_all(int machines, const std::vector<std::string>& program, const std::vector<std::string>& flags = {}) {
     for (int machine = 0; machine < machines; ++machine) start(machine, machines, program, flags);
   }
@@ -126,6 +148,44 @@ TEST_F(MachineLaunches, AMachineThatIsMissingIsNamedInBoundedTime) {
   expect_parts(all[0].errors, {"machine 1 did not join at 127.0.0.1:" + port_.text()});
   EXPECT_EQ(all[1].exit_code, 1);
   expect_parts(all[1].errors, {"refused by machine 0", "--num_machines 2"});
+}
+
+TEST_F(MachineLaunches, TheSameCommandOnAllOfThemNumbersTheirRanks) {
+  for (int i = 0; i < 3; ++i) start_numbered("3", {"sh", "-c", "echo rank $RANK of $WORLD_SIZE on $GROUP_RANK"});
+  std::string output;
+  for (const auto& result : results()) {
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    output += result.output;
+  }
+  for (int rank = 0; rank < 6; ++rank)
+    expect_parts(output, {"rank " + std::to_string(rank) + " of 6 on " + std::to_string(rank / 2)});
+}
+
+TEST_F(MachineLaunches, GrowAndShrinkAsMachinesJoinAndLeave) {
+  const std::vector<std::string> program = {"sh", "-c",
+                                            "echo rank $RANK of $WORLD_SIZE in $TORCHELASTIC_RESTART_COUNT; sleep 50"};
+  start_numbered("1:2", program);
+  launchers_[0]->wait_for_output("rank 1 of 2 in 0");
+  start_numbered("1:2", program);
+  launchers_[0]->wait_for_output("rank 1 of 4 in 1");
+  launchers_[1]->wait_for_output("rank 3 of 4 in 1");
+  launchers_[1]->signal(SIGTERM);
+  launchers_[0]->wait_for_output("rank 1 of 2 in 2");
+  launchers_[0]->signal(SIGTERM);
+  const auto all = results();
+  EXPECT_EQ(all[0].exit_code, 128 + SIGTERM);
+  EXPECT_EQ(all[1].exit_code, 128 + SIGTERM);
+  expect_parts(all[0].errors, {"has joined: all ranks are started again", "was stopped by SIGTERM"});
+}
+
+TEST_F(MachineLaunches, AFailedRankEndsThoseThatMayGrowToo) {
+  for (int i = 0; i < 2; ++i)
+    start_numbered("1:2", {"sh", "-c", "echo up; if [ $RANK = 3 ]; then sleep 0.2; exit 5; fi; sleep 50"},
+                   {"--max_restarts", "1"});
+  for (const auto& result : results()) {
+    EXPECT_EQ(result.exit_code, 5) << result.errors;
+    expect_parts(result.errors, {"attempt 2 of 2", "failed with exit code 5"});
+  }
 }
 
 TEST_F(MachineLaunches, TwoMachinesTrainAsOneDoes) {

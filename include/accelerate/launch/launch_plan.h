@@ -19,10 +19,22 @@ struct LaunchOptions {
   bool cpu = false;
   /// Total number of processes over all machines. Default: one per GPU, or one on the CPU, on each machine.
   std::optional<int> num_processes = {};
+  /// Number of processes on this machine, instead of an equal part of all.
+  std::optional<int> processes_per_machine = {};
   /// Number of machines (nodes); a launcher runs on each, with the same options except for its rank.
   int num_machines = 1;
+  /// With `dynamic_join`: the fewest machines that a run starts and continues with. Default: all.
+  int min_machines = 0;
+  /// Machines are numbered as they join, and the ranks with them. They need no rank of their own.
+  bool dynamic_join = false;
+  /// Machines may start different numbers of processes.
+  bool heterogeneous = false;
   /// Rank of this machine, from 0.
   int machine_rank = 0;
+  /// With `dynamic_join`: whether this machine is machine 0. Default: the first launcher at `main_process_ip` is.
+  std::optional<bool> hosts_rendezvous = {};
+  /// Name of the job, the same on all machines. Default: ACCELERATE_RUN_ID, or the name of the program.
+  std::string rendezvous_id = {};
   /// Address of machine 0, as the others reach it. Required with several machines.
   std::optional<std::string> main_process_ip = {};
   /// Port on which rank 0 listens; 0 picks a free one. Default: 29500, or a free one when that is in use. With several machines
@@ -51,6 +63,8 @@ struct LaunchOptions {
   double grace_period = 30;
   /// Seconds that a machine waits for the others before each start.
   double join_timeout = 900;
+  /// With `dynamic_join`: seconds that enough machines wait for more.
+  double last_call = 30;
   /// Suppress the launcher's own messages.
   bool quiet = false;
   /// Set RANK and the like for a single process too, as torchrun does.

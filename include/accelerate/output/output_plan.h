@@ -14,8 +14,12 @@ struct RankOutputPlan {
   /// Streams that are also written to a log file.
   bool stdout_to_file = false;
   bool stderr_to_file = false;
-  /// Prefix of each line of those streams on the launcher's own. Empty: the default, which is the rank on a terminal.
+  /// Prefix of each line of those streams on the launcher's own, in which `${rank}` stands for the rank. Empty: the default,
+  /// which is the rank on a terminal.
   std::string prefix = {};
+
+  /// The prefix with the rank.
+  std::string line_prefix() const;
 };
 
 /// Where the output of the ranks of a launch goes.

@@ -1,0 +1,18 @@
+#include "launch/place_variables.h"
+
+#include <string>
+
+namespace accelerate::detail {
+
+void place_in_round(WorkerPlan& worker, int local_rank, const Round& round) {
+  worker.rank = round.first_rank + local_rank;
+  const std::string rank = std::to_string(worker.rank), size = std::to_string(round.world_size);
+  auto& variables = worker.variables;
+  for (const char* name : {"RANK", "ROLE_RANK"}) variables[name] = rank;
+  for (const char* name : {"WORLD_SIZE", "ROLE_WORLD_SIZE"}) variables[name] = size;
+  variables["GROUP_RANK"] = std::to_string(round.machine);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(round.machines);
+  variables["MASTER_PORT"] = std::to_string(round.port);
+}
+
+}  // namespace accelerate::detail

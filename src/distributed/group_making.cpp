@@ -1,6 +1,7 @@
 #include "distributed/group_making.h"
 
 #include <accelerate/core/error.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "core/pipe_signal.h"
 #include "rendezvous/bounded.h"
@@ -38,6 +39,7 @@ std::unique_ptr<Transport> connect(const LaunchEnvironment& me, const c10::intru
   group->setDefaultBackend(Type::GLOO);
   c10::intrusive_ptr<c10d::Backend> device_backend;
   if (options.device.is_cuda()) {
+    c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(options.device);  // this thread's
     device_backend = make_nccl_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size,
                                        options.timeout.value_or(kNcclTimeout));
     const auto type = device_backend ? Type::NCCL : Type::GLOO;
@@ -80,6 +82,20 @@ void take_place(LaunchEnvironment& me, int number, const std::vector<std::string
   }
 }
 
+/// gloo waits for its peers as long as for a collective, half an hour, and says nothing meanwhile.
+std::unique_ptr<Transport> connect_within(std::chrono::milliseconds patience, const LaunchEnvironment& me,
+                                          const c10::intrusive_ptr<c10d::Store>& store, const BackendOptions& options,
+                                          WaitNotices notices) {
+  const auto whom = [] {
+    return "for the connections of gloo and NCCL to other ranks. They listen at any port: a firewall may drop what is sent "
+           "there, or "
+           "GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME names an interface that other hosts do not reach.";
+  };
+  return within(
+      patience, "gloo and NCCL could not connect to the other ranks in time. They listen at any port: check firewalls",
+      [=] { return connect(me, store, options); }, [&] { notices.tell_if_due(rank_of(me), whom); });
+}
+
 }  // namespace
 
 GroupParts make_group(const LaunchEnvironment& me, const Environment& environment, const BackendOptions& options) {
@@ -89,8 +105,10 @@ GroupParts make_group(const LaunchEnvironment& me, const Environment& environmen
   parts.first_serves_store = !me.agent_hosts_store;
   try {
     const WithoutPipeSignal for_their_threads;
-    parts.store = join_store(me, environment, patience);
-    parts.transport = connect(me, parts.store, options);
+    // On each host one rank tells, and rank 0.
+    const WaitNotices notices(me.local_process_index == 0 ? options.notice_after : std::chrono::milliseconds());
+    parts.store = join_store(me, environment, patience, notices);
+    parts.transport = connect_within(patience, me, parts.store, options, notices);
     // One that was done early and left again would cut off those that are still connecting.
     meet(me, parts.store, "connected", patience);
   } catch (const Error&) {

@@ -13,6 +13,8 @@ struct BackendOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
   /// GLOO_SOCKET_IFNAME says which interface to use.
   bool interface_is_named = false;
+  /// When a user is told whom the rendezvous waits for; 0: never.
+  std::chrono::milliseconds notice_after{};
 };
 
 /// Joins the group that the launcher describes. DistributedError names the ranks that did not join.

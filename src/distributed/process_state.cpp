@@ -28,6 +28,9 @@ at::Device named_device(const std::string& text) {
   }
 }
 
+/// When a rendezvous that is still incomplete is reported, at the latest.
+constexpr std::chrono::seconds kRendezvousNotice{10};
+
 /// When a waiting call is reported.
 std::chrono::milliseconds hang_threshold(const Environment& environment) {
   constexpr const char* kVariable = "ACCELERATE_HANG_WARNING_SECONDS";
@@ -103,9 +106,10 @@ ProcessState::ProcessState(ProcessStateOptions options) {
   }
   facts->backends.device = choose_device(facts->me, options, facts->me.launched);
   if (facts->me.launched) {
+    facts->hang_threshold = hang_threshold(options.environment);
+    facts->backends.notice_after = std::min<std::chrono::milliseconds>(facts->hang_threshold, kRendezvousNotice);
     if (!borrowed)
       facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options.environment, facts->backends));
-    facts->hang_threshold = hang_threshold(options.environment);
     facts->begin(std::source_location::current());
   }
   facts_ = std::move(facts);

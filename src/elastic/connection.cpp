@@ -187,4 +187,19 @@ void Connection::flush() {
   while (is_open() && !connecting_ && !unsent_.empty() && ::poll(&ready, 1, 1000) > 0) write();
 }
 
+std::string connection_problem(const std::string& host, int port, std::chrono::milliseconds patience) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) return ::gai_strerror(error);
+  Connection connection(*found);
+  ::freeaddrinfo(found);
+  pollfd ready = {.fd = connection.descriptor(), .events = connection.events(), .revents = 0};
+  ::poll(&ready, 1, static_cast<int>(patience.count()));
+  connection.serve();
+  if (connection.is_connected()) return "";
+  return connection.is_open() ? "no answer: a firewall may drop what is sent to that port" : connection.problem();
+}
+
 }  // namespace accelerate::detail

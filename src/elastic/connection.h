@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <string>
@@ -49,5 +50,8 @@ class Connection {
   std::deque<std::string> lines_ = {};
   std::string problem_ = {};
 };
+
+/// Why `host` cannot be reached at `port` within `patience`; empty when it can. It is connected to, and nothing is sent.
+std::string connection_problem(const std::string& host, int port, std::chrono::milliseconds patience);
 
 }  // namespace accelerate::detail

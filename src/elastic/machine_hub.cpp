@@ -197,8 +197,8 @@ void MachineHub::lose(const Peer& peer) {
 
 /// Another machine is ready. Where fewer run than may, all ranks are started again, as Python's agents do.
 void MachineHub::regroup_for(Peer& peer) {
-  const bool is_ending = failed_by_itself_ || collective_failed_ || regroups_ || succeeded_;
-  if (is_ending || !numbers_machines()) return;
+  const bool succeeds = succeeded_ || std::any_of(peers_.begin(), peers_.end(), [](auto& each) { return each.succeeded; });
+  if (!numbers_machines() || failed_by_itself_ || collective_failed_ || regroups_ || succeeds) return;
   if (round_.machines >= settings_.count) return peer.connection.send({kSpare});
   end_round({.machine = round_.machines,
              .host = peer.hello->host,
@@ -295,10 +295,9 @@ std::vector<MachineHub::Peer*> MachineHub::ready_members() {
   return members;
 }
 
-/// Whether fewer machines than there may be are to wait: for those that suffice, for ranks that still end, or for the last call.
+/// Whether fewer machines than there may be are to wait: for those that suffice, or for the last call.
 bool MachineHub::wait_for_more(size_t machines) {
-  const bool someone_ends = std::any_of(peers_.begin(), peers_.end(), [](auto& peer) { return peer.hello && !peer.ready; });
-  if (static_cast<int>(machines) < settings_.fewest() || someone_ends) {
+  if (static_cast<int>(machines) < settings_.fewest()) {
     last_call_.reset();
     return true;
   }
@@ -307,7 +306,9 @@ bool MachineHub::wait_for_more(size_t machines) {
 }
 
 void MachineHub::begin_if_possible() {
-  if (!ready_) return;
+  // Ranks of the round before that still end may be saving what the next ones load.
+  const bool someone_ends = std::any_of(peers_.begin(), peers_.end(), [](auto& peer) { return peer.in_round && !peer.ready; });
+  if (!ready_ || someone_ends) return;
   const auto members = ready_members();
   const size_t machines = members.size() + 1;
   if (static_cast<int>(machines) < settings_.count && wait_for_more(machines)) return;

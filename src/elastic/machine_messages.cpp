@@ -15,6 +15,8 @@ std::string machines_text(int fewest, int most) {
 
 std::string optional_text(const std::optional<int>& number) { return number ? std::to_string(*number) : ""; }
 
+constexpr int kMostProcesses = 1 << 16;
+
 constexpr std::array kSequels = {"restart", "regroup", "end"};
 
 }  // namespace
@@ -101,7 +103,8 @@ std::string reason_to_refuse(const Hello& hello, const MachineSettings& settings
         "machine 0 starts {} processes, this one {}. Give all machines the same --num_processes; or, if they are to differ, "
         "--heterogeneous and each its --nproc_per_node.",
         settings.processes, hello.processes);
-  if (hello.processes < 1) return "it starts no process.";
+  if (hello.processes < 1 || hello.processes > kMostProcesses)
+    return fmt::format("it starts {} processes; 1 to {} are possible.", hello.processes, kMostProcesses);
   if (hello.max_restarts != settings.max_restarts)
     return fmt::format("machine 0 was launched with --max_restarts {}, this one with {}.", settings.max_restarts,
                        hello.max_restarts);

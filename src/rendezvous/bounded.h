@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <stdexcept>
@@ -20,12 +21,24 @@ auto start_aside(Action action) -> std::future<decltype(action())> {
   return result;
 }
 
-/// What `action` returns or throws; runtime_error with `problem` when that takes longer than `patience`.
+/// What `action` returns or throws; runtime_error with `problem` when that takes longer than `patience`. `notice` is called now
+/// and then meanwhile.
+template <class Action, class Notice>
+auto within(std::chrono::milliseconds patience, const char* problem, Action action, Notice notice) {
+  constexpr std::chrono::milliseconds kBetween{500};
+  const auto end = std::chrono::steady_clock::now() + patience;
+  auto result = start_aside(std::move(action));
+  for (auto now = std::chrono::steady_clock::now(); now < end; now = std::chrono::steady_clock::now()) {
+    if (result.wait_for(std::min<std::chrono::steady_clock::duration>(end - now, kBetween)) == std::future_status::ready)
+      return result.get();
+    notice();
+  }
+  throw std::runtime_error(problem);
+}
+
 template <class Action>
 auto within(std::chrono::milliseconds patience, const char* problem, Action action) {
-  auto result = start_aside(std::move(action));
-  if (result.wait_for(patience) != std::future_status::ready) throw std::runtime_error(problem);
-  return result.get();
+  return within(patience, problem, std::move(action), [] {});
 }
 
 }  // namespace accelerate::detail

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "console/screen.h"
+#include "elastic/connection.h"
 #include "elastic/rank_listener.h"
 #include "elastic/rendezvous_secret.h"
 #include "rendezvous/bounded.h"
@@ -39,6 +40,7 @@ struct Attendance {
   RankCard card;
   std::chrono::milliseconds patience;
   Clock::time_point deadline;
+  WaitNotices notices;
 
   std::chrono::milliseconds left() const {
     return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()), kRetryPause);
@@ -52,10 +54,6 @@ std::string store_address(const LaunchEnvironment& me) {
 
 std::string place(const LaunchEnvironment& me) {
   return store_address(me) + ":" + std::to_string(me.master_port) + " (MASTER_ADDR and MASTER_PORT)";
-}
-
-std::string rank_of(const LaunchEnvironment& me) {
-  return "Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes);
 }
 
 /// Groups made one after the other in one process share an address and must not see each other's keys: each has the
@@ -145,11 +143,16 @@ std::vector<std::string> claim_keys(const LaunchEnvironment& me) {
   return keys;
 }
 
-[[noreturn]] void tell_missing(const Attendance& mine, c10d::Store& round) {
+std::string missing_ranks(const Attendance& mine, c10d::Store& round) {
   std::string missing;
   for (int rank = 1; rank < mine.me.num_processes; ++rank) {
     if (!round.check({claim_key(rank)})) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
   }
+  return missing;
+}
+
+[[noreturn]] void tell_missing(const Attendance& mine, c10d::Store& round) {
+  const std::string missing = missing_ranks(mine, round);
   throw DistributedError(rank_of(mine.me) + " could not connect to its peers: these ranks did not join within " +
                          std::to_string(mine.patience.count() / 1000) +
                          " s: " + (missing.empty() ? "none, but some joined too late" : missing) +
@@ -180,8 +183,11 @@ void await_claims(const Attendance& mine, c10d::Store& round) {
   const auto claimed = claim_keys(mine.me);
   const auto began = Clock::now();
   auto look_for_refusals = began + kLookForRefusals;
+  auto notices = mine.notices;
   while (!round.check(claimed)) {
     const auto now = Clock::now();
+    notices.tell_if_due(rank_of(mine.me),
+                        [&] { return "at " + place(mine.me) + " for these ranks: " + missing_ranks(mine, round) + "."; });
     if (now >= mine.deadline) tell_missing(mine, round);
     if (now >= look_for_refusals) {
       tell_refusals(round);
@@ -290,14 +296,25 @@ StorePointer join_round(const Attendance& mine) {
 
 constexpr const char* kSilence = "No store of rank 0 answered there.";
 
+/// What a rank waits for that is not admitted yet.
+std::string awaited_of(const LaunchEnvironment& me) {
+  const std::string problem = connection_problem(store_address(me), me.master_port, std::chrono::seconds(3));
+  if (problem.empty()) return "to be admitted by rank 0 at " + place(me) + ", which answers: it waits for other ranks.";
+  return "for rank 0 at " + place(me) + ": " + problem + ".";
+}
+
 StorePointer find_round(const Attendance& mine) {
+  auto notices = mine.notices;
+  const auto notice = [&] { notices.tell_if_due(rank_of(mine.me), [&] { return awaited_of(mine.me); }); };
   for (;;) {
     try {
-      return within(mine.left() + 2 * kRetryPause, kSilence, [mine] { return join_round(mine); });
+      return within(
+          mine.left() + 2 * kRetryPause, kSilence, [mine] { return join_round(mine); }, notice);
     } catch (const Error&) {
       throw;  // it will not get better
     } catch (const std::exception& error) {
       if (Clock::now() + kRetryPause < mine.deadline) {
+        notice();
         std::this_thread::sleep_for(kRetryPause);
         continue;
       }
@@ -318,14 +335,20 @@ void note_group_made(const LaunchEnvironment& me) {
   ++generations.of(me).made;
 }
 
-StorePointer join_store(const LaunchEnvironment& me, const Environment& environment, std::chrono::milliseconds patience) {
+std::string rank_of(const LaunchEnvironment& me) {
+  return "Rank " + std::to_string(me.process_index) + " of " + std::to_string(me.num_processes);
+}
+
+StorePointer join_store(const LaunchEnvironment& me, const Environment& environment, std::chrono::milliseconds patience,
+                        WaitNotices notices) {
   const auto generation = generation_of(me);
   Attendance mine{.me = me,
                   .prefix = "accelerate/" + std::to_string(me.restart_count) + "/" + std::to_string(generation.made),
                   .secret = RendezvousSecret::read(environment),
                   .card = RankCard::of_this_process(me, me.process_index == 0 ? make_nonce() : generation.nonce),
                   .patience = patience,
-                  .deadline = Clock::now() + patience};
+                  .deadline = Clock::now() + patience,
+                  .notices = notices};
   // Nobody to find: no port is opened, none can be in use.
   if (me.num_processes == 1) return below(c10::make_intrusive<c10d::HashStore>(), mine.prefix);
   check_address(me);

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from network import Network
+from network import Network, run
 
 PORT = 29600
 ENDS_WITHIN = 60  # seconds after a link is cut for good
@@ -249,6 +249,35 @@ def hang_is_reported(network, wishes, chance):
             expect(launch, 0)
 
 
+def firewall(network, host, *rules):
+    for rule in ("add table inet scene", "add chain inet scene in { type filter hook input priority 0 ; }", *(f"add rule inet scene in {rule}" for rule in rules)):
+        run("ip", "netns", "exec", network.names[host], "nft", rule)
+
+
+def firewall_is_named(network, wishes, chance):
+    """A host drops what is sent to the launcher's port, to all but that port, or to the ports of gloo: each waiting side says what it waits for."""
+    what = chance.choice(["launcher", "store", "gloo"])
+    rules = {"launcher": [f"tcp dport {PORT} drop"],
+             "store": [f"ip saddr {network.address(1)} tcp dport != {PORT} ct state new drop"],
+             "gloo": [f"ip saddr {network.address(1)} tcp dport 32768-65535 ct state new drop"]}[what]  # ports that the system chooses
+    firewall(network, 0, *rules)
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"ACCELERATE_HANG_WARNING_SECONDS": "3"}
+        launches = [Launch(network, wishes.cli, i, 2, elastic_program(wishes, folder, 0), "--grace_period", 2, variables=variables) for i in range(2)]
+        if what == "launcher":
+            launches[1].await_text("waiting for machine 0 at 10.77.0.1:29600 .no answer: a firewall may drop")
+        elif what == "store":
+            launches[0].await_text("Rank 0 of 4 has waited .* s at 10.77.0.1:.* for these ranks: 2, 3.")
+            launches[1].await_text("Rank 2 of 4 has waited .* s for rank 0 at 10.77.0.1:.* no answer: a firewall may drop")
+        else:
+            launches[1].await_text("Rank 2 of 4 has waited .* s for the connections of gloo and NCCL")
+        run("ip", "netns", "exec", network.names[0], "nft", "delete table inet scene")
+        for launch in launches:
+            launch.process.send_signal(signal.SIGTERM)
+        for launch in launches:
+            launch.end()
+
+
 def process_of_rank(network, host, rank):
     for pid in subprocess.run(["ip", "netns", "pids", network.names[host]], check=True, capture_output=True, text=True).stdout.split():
         with contextlib.suppress(OSError):
@@ -258,7 +287,7 @@ def process_of_rank(network, host, rank):
 
 
 SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed, same_command_in_any_order, killed_host_resumes,
-          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported]
+          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named]
 
 
 def main():

@@ -336,6 +336,21 @@ TEST_F(Machines, MoreThanThereMayBeWaitToReplaceOne) {
   serve_until([&] { return second.all_succeeded(); });
 }
 
+TEST_F(Machines, ASpareDoesNotTakeThePlaceOfOneWhoseRanksStillEnd) {
+  for (int i = 0; i < 3; ++i) add(numbered(2, 2)).be_ready();
+  ASSERT_TRUE(round_of(*all_[0]));
+  serve_until([&] { return (all_[1]->awaited() + all_[2]->awaited()).find("a machine to replace") != std::string::npos; });
+  const size_t spare = all_[1]->awaited().find("replace") != std::string::npos ? 1 : 2, member = 3 - spare;
+  ASSERT_TRUE(round_of(*all_[member]));
+  all_[0]->report({.rank = 0, .exit_code = 1, .text = "failed"});
+  all_[0]->be_ready();
+  serve_until([&] { return all_[member]->take_failure().has_value(); });
+  EXPECT_FALSE(all_[0]->take_round()) << "the ranks of the other one may be saving";
+  all_[member]->be_ready();
+  EXPECT_EQ(round_of(*all_[member])->machine, 1);
+  EXPECT_FALSE(all_[spare]->take_round());
+}
+
 TEST_F(Machines, WhereMachinesAreNumberedTheLossOfTheirHostIsTheEnd) {
   for (int i = 0; i < 2; ++i) add(numbered(1, 2)).be_ready();
   for (const auto& each : all_) ASSERT_TRUE(round_of(*each));

@@ -67,6 +67,21 @@ class OtherProgram {
   TemporaryFolder folder_;
 };
 
+TEST(Rendezvous, ThatTakesLongSaysWhomItWaitsFor) {
+  const Meeting meeting;
+  const Variables soon = {{"ACCELERATE_HANG_WARNING_SECONDS", "1"}, {"WORLD_SIZE", "3"}};
+  const auto await_notice = [](const RunningProgram& rank, const std::string& text) {
+    wait_until("'" + text + "'", [&] { return rank.errors().find(text) != std::string::npos; });
+  };
+  const std::string place = "127.0.0.1:" + meeting.port() + " (MASTER_ADDR and MASTER_PORT)";
+  const auto second = meeting.start(1, soon);
+  await_notice(*second, "accelerate: Rank 1 of 3 has waited 1 s for rank 0 at " + place + ": Connection refused.");
+  const auto first = meeting.start(0, soon);
+  await_notice(*first, "accelerate: Rank 0 of 3 has waited 1 s at " + place + " for these ranks: 2.");
+  const auto third = meeting.start(2, soon);
+  for (const auto& rank : {&first, &second, &third}) expect_sum(**rank, 6);
+}
+
 TEST(UnrelatedProcesses, OfAnotherJobAreRefusedOnBothSidesAndTheJobStarts) {
   const OtherProgram other;
   const Meeting meeting;

@@ -17,8 +17,6 @@
 namespace accelerate::detail::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 /// What a launch needs of each node.
 struct NodeNeeds {
   int nodes = 1;
@@ -61,7 +59,7 @@ NodeNeeds needs_of(const LaunchArguments& given, const LaunchSettings& merged) {
 
 /// A launch on the first node, planned with what it will find there: what would be refused there is refused before the job waits
 /// for its turn.
-void check_on_node(const LaunchArguments& arguments, const Json* config, const NodeNeeds& needs, bool on_cpu,
+void check_on_node(const LaunchArguments& arguments, const nlohmann::json* config, const NodeNeeds& needs, bool on_cpu,
                    const Environment& environment) {
   const std::string nodes = std::to_string(needs.nodes);
   const std::map<std::string, std::string> step = {{"SLURM_JOB_ID", "1"},

@@ -4,6 +4,8 @@
 
 #include <accelerate/core/error.h>
 
+#include <map>
+
 #include "support/error_text.h"
 
 namespace {
@@ -39,6 +41,32 @@ TEST(SlurmStep, AListThatCannotBeReadIsNamed) {
     });
   };
   EXPECT_NE(told("gpu[1-").find("SLURM_STEP_NODELIST=gpu[1-: expected a list of hosts"), std::string::npos);
+}
+
+// As Slurm 22.05 sets them.
+TEST(SlurmStep, WhatIsLeftOfAnotherStepIsNone) {
+  const auto is_step = [](const std::map<std::string, std::string>& table) {
+    return read_slurm_step([&](const std::string& name) -> std::optional<std::string> {
+             const auto found = table.find(name);
+             return found == table.end() ? std::nullopt : std::optional(found->second);
+           })
+        .has_value();
+  };
+  std::map<std::string, std::string> table = {{"SLURM_JOB_ID", "9"},
+                                              {"SLURM_PROCID", "0"},
+                                              {"SLURM_NNODES", "1"},
+                                              {"SLURM_TASKS_PER_NODE", "1"},
+                                              {"SLURM_STEP_NODELIST", "node1"},
+                                              {"SLURM_STEP_NUM_NODES", "1"},
+                                              {"SLURM_STEP_NUM_TASKS", "1"},
+                                              {"SLURM_STEP_TASKS_PER_NODE", "1"}};
+  EXPECT_TRUE(is_step(table));
+  table["SLURM_STEP_NUM_TASKS"] = "4";
+  table["SLURM_STEP_TASKS_PER_NODE"] = "4";
+  EXPECT_FALSE(is_step(table)) << "a batch script that was submitted by a task of a step";
+  table["SLURM_STEP_NUM_NODES"] = "2";
+  table["SLURM_STEP_TASKS_PER_NODE"] = "1";
+  EXPECT_FALSE(is_step(table));
 }
 
 }  // namespace

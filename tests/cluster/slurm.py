@@ -56,6 +56,11 @@ def several_tasks_on_a_node(slurm, wishes):
     place = "echo rank $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE on node $GROUP_RANK of $GROUP_WORLD_SIZE"
     done = slurm.call("srun", "--nodes=2", "--ntasks=3", wishes.cli, "launch", *CPU, "sh", "-c", place)
     expect(done, 0, "rank 0 of 3, 0 of 2 on node 0 of 2", "rank 1 of 3, 1 of 2 on node 0 of 2", "rank 2 of 3, 0 of 1 on node 1 of 2")
+    # A restart is one of all tasks, and changes no place.
+    fails = "[ $RANK$TORCHELASTIC_RESTART_COUNT = 20 ] && exit 3; [ $TORCHELASTIC_RESTART_COUNT = 0 ] && sleep 600; "
+    done = slurm.call("srun", "--nodes=2", "--ntasks=3", wishes.cli, "launch", *CPU, "--max_restarts", 1, "sh", "-c", fails + place)
+    expect(done, 0, r"rank 2 failed with exit code 3", "rank 0 of 3, 0 of 2 on node 0 of 2", "rank 1 of 3, 1 of 2 on node 0 of 2",
+           "rank 2 of 3, 0 of 1 on node 1 of 2")
     done = slurm.call("srun", "--ntasks=2", "--nodes=1", wishes.cli, "launch", *CPU, "sh", "-c", place)
     expect(done, 0, "rank 0 of 2, 0 of 2 on node 0 of 1", "rank 1 of 2, 1 of 2 on node 0 of 1")
     done = slurm.call("srun", "--nodes=2", "--ntasks-per-node=2", wishes.cli, "launch", *CPU, "--nproc_per_node", 4, "true")
@@ -87,6 +92,12 @@ def submitted_by_the_launcher(slurm, wishes):
     text = (slurm.folder / f"job-{job}.out").read_text()
     assert state == "COMPLETED" and trained(text) == on_one_machine(slurm, wishes), f"{state}:\n{text}"
     assert (slurm.folder / "of job.safetensors").exists()
+    fails = submit(slurm, *line[:2], "--submit", "--sbatch", "--output=job-%j.out", "--num_machines", 2, *CPU, "--nproc_per_node", 2, "sh", "-c",
+                   "[ $RANK = 3 ] && exit 7; sleep 600")
+    state = slurm.await_end(fails)
+    text = (slurm.folder / f"job-{fails}.out").read_text()
+    shown = slurm.call("scontrol", "show", "job", fails).stdout
+    assert state == "FAILED" and "ExitCode=7:0" in shown and "rank 3 failed with exit code 7" in text, f"{shown}\n{text}"
     shown = slurm.call(*line[:2], "--dry_run", *line[2:])
     expect(shown, 0, "#SBATCH --nodes=2\n", "#SBATCH --cpus-per-task=2\n", "'of job.safetensors'\n")
     refused = slurm.call(wishes.cli, "launch", "--submit", "--sbatch", "--partition=none", "--cpu", "true")
@@ -102,6 +113,11 @@ def a_batch_script_is_on_one_node(slurm, wishes):
     assert slurm.await_end(job) == "COMPLETED"
     text = (slurm.folder / f"alone-{job}.out").read_text()
     assert "this Slurm job has 2 nodes, and this launch is on one of them" in text and "rank 1 of 2" in text, text
+    # One that a task of a step submits inherits the variables of that step.
+    done = slurm.call("srun", "--nodes=2", "sh", "-c", "[ $SLURM_PROCID = 1 ] || sbatch --wait --nodes=1 --output=of-step.out alone.sh")
+    expect(done, 0, "Submitted batch job")
+    text = (slurm.folder / "of-step.out").read_text()
+    assert text.count("of 2") == 2 and "Slurm" not in text, text
     # The shell of salloc may be on any host.
     done = slurm.call("salloc", "--nodes=2", wishes.cli, "launch", "--cpu", "--num_processes", 2, "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
     expect(done, 0, r"this shell has the Slurm allocation \d+ \(2 nodes\)", "rank 1 of 2")

@@ -30,12 +30,13 @@ std::string submit_refusal(const std::vector<std::string>& words) {
 }
 
 TEST(JobFile, AsksForWhatTheLaunchNeedsOfEachNode) {
-  const std::string file =
-      job_file({"--num_machines", "2", "--nproc_per_node", "8", "--max_restarts", "3", "./train", "--epochs", "3"});
+  const std::string file = job_file({"--sbatch", "--time=2:00:00 --partition=gpu", "--num_machines", "2", "--nproc_per_node", "8",
+                                     "--max_restarts", "3", "./train", "--epochs", "3"});
   EXPECT_EQ(file,
             "#!/bin/bash\n#SBATCH --job-name=train\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=8\n"
             "#SBATCH --cpus-per-task=8\n#SBATCH --output=%x-%j.out\n#SBATCH --open-mode=append\n#SBATCH --signal=USR1@60\n"
-            "#SBATCH --requeue\n\nsrun --kill-on-bad-exit=1 --cpus-per-task=\"$SLURM_CPUS_PER_TASK\" " ACCELERATE_CLI
+            "#SBATCH --requeue\n#SBATCH --time=2:00:00 --partition=gpu\n\nsrun --kill-on-bad-exit=1 "
+            "--cpus-per-task=\"$SLURM_CPUS_PER_TASK\" " ACCELERATE_CLI
             " launch --num_machines 2 --nproc_per_node 8 --max_restarts 3 ./train --epochs 3\n");
 }
 

@@ -15,12 +15,12 @@ constexpr const char* kInteractiveStep = "4294967290";
 
 /// mpirun may start its own agents as a Slurm step: then Slurm's ranks are those of the agents, and not of what they start.
 bool is_started_by_mpi(const SlurmStep& step, const Environment& environment) {
-  struct Names {
+  struct MpiVariables {
     const char *rank, *size;
   };
-  constexpr std::array kMpi = {Names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                               Names{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}, Names{"PMI_RANK", "PMI_SIZE"}};
-  for (const Names& names : kMpi) {
+  constexpr std::array kMpi = {MpiVariables{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                               MpiVariables{"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}, MpiVariables{"PMI_RANK", "PMI_SIZE"}};
+  for (const MpiVariables& names : kMpi) {
     const auto size = integer_from(environment, {names.size});
     if (size && (size != step.tasks || integer_from(environment, {names.rank}) != step.task)) return true;
   }
@@ -59,6 +59,7 @@ ClusterPlace in_step(const SlurmStep& step, const Environment& environment) {
   take_resources(place, environment);
   if (step.tasks > 1 && (step.nodes == 1 || !step.first_host.empty()))
     place.address = step.nodes == 1 ? "127.0.0.1" : step.first_host;
+  if (step.nodes > 1 && step.node == 0 && !step.last_host.empty()) place.other_address = step.last_host;
   if (step.tasks > 1) place.port = step.port;
   if (step.tasks > step.nodes && step.task && step.local_task)
     place.task = {.rank = *step.task,

@@ -48,6 +48,23 @@ def srun_of_launchers(slurm, wishes):
     assert trained(done.stdout) == on_one_machine(slurm, wishes), done.stdout
 
 
+def own_names_may_be_loopback(slurm, wishes):
+    """Debian maps the name of a host to 127.0.1.1 on the host itself: ranks still use the interface that leads to the others."""
+    files = [slurm.network.files_of(slurm.network.names[host]) / "hosts" for host in range(1, len(slurm.nodes) + 1)]
+    before = [file.read_text() for file in files]
+    try:
+        for host, (file, text) in enumerate(zip(files, before), start=1):
+            file.write_text(text.replace(slurm.network.address(host) + " ", "127.0.1.1 "))
+        done = slurm.call("srun", "--nodes=2", wishes.cli, "launch", *CPU, "--nproc_per_node", 2, wishes.example, "all.safetensors")
+        expect(done, 0)
+        assert trained(done.stdout) == on_one_machine(slurm, wishes), done.stdout
+        done = slurm.call("srun", "--nodes=2", wishes.cli, "launch", *CPU, "sh", "-c", "echo rank $RANK by $GLOO_SOCKET_IFNAME and $NCCL_SOCKET_IFNAME")
+        expect(done, 0, "rank 0 by eth0 and =eth0", "rank 1 by eth0 and =eth0")
+    finally:
+        for file, text in zip(files, before):
+            file.write_text(text)
+
+
 def several_tasks_on_a_node(slurm, wishes):
     """The launcher of each task starts the one process of its task."""
     done = slurm.call("srun", "--nodes=2", "--ntasks-per-node=2", wishes.cli, "launch", *CPU, wishes.example, "all.safetensors")
@@ -189,7 +206,7 @@ def jobs_on_the_same_nodes_do_not_meet(slurm, wishes):
     assert [job.returncode for job in jobs] == [0] * 3 and all(trained(text) == one for text in told), "\n".join(told)
 
 
-SCENES = [srun_without_the_launcher, srun_of_launchers, several_tasks_on_a_node, a_failing_rank_ends_the_step, submitted_by_the_launcher,
+SCENES = [srun_without_the_launcher, srun_of_launchers, own_names_may_be_loopback, several_tasks_on_a_node, a_failing_rank_ends_the_step, submitted_by_the_launcher,
           a_batch_script_is_on_one_node, jobs_on_the_same_nodes_do_not_meet, signals_reach_the_program, a_requeued_job_resumes]
 
 

@@ -16,7 +16,7 @@ export ACCELERATE_MAKE_BEGAN := $(shell date +%s)
 export PRESET JOBS PREFIX
 
 .DEFAULT_GOAL := help
-.PHONY: help quicktour test golden soak test-cluster test-stock-pypi install bench lint format clean setup test-setup configure build
+.PHONY: help quicktour test golden soak test-cluster test-stock-pypi install bench lint format clean setup test-setup cluster-setup configure build
 # Set-up, then configuring, then building: -j is for the compilers.
 .NOTPARALLEL:
 
@@ -40,9 +40,11 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
 	@scripts/soak $(PARTS)
 
-test-cluster: build ## launches on hosts made of network namespaces, whose links are cut (root, iproute2; two minutes)
+test-cluster: cluster-setup build ## launches on hosts made of network namespaces, whose links are cut, and under a Slurm of its own (root; five minutes)
 	@echo "== cluster: scenes on several hosts"
 	@python3 tests/cluster/hosts.py --cli $(BUILD)/cli/accelerate --examples $(BUILD)/examples --rounds 3
+	@echo "== cluster: scenes under Slurm"
+	@python3 tests/cluster/slurm.py --cli $(BUILD)/cli/accelerate --examples $(BUILD)/examples
 
 test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi
@@ -69,6 +71,9 @@ setup: ## what building needs, as far as it is missing: Debian packages and LibT
 
 test-setup: ## the same, and what tests need: linters, shells, the Python peers
 	@scripts/setup test
+
+cluster-setup: ## what building needs, and the services that make test-cluster starts: Slurm, munge, iproute2
+	@scripts/setup cluster
 
 configure: setup
 	@echo "== configure: $(BUILD)"

@@ -1,3 +1,4 @@
+#include <cerrno>  // program_invocation_name
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -6,7 +7,10 @@
 
 #include <accelerate/core/error.h>
 #include <accelerate/launch/supervisor.h>
+#include "build_facts.h"
 #include "config/config_file.h"
+#include "job_file.h"
+#include "job_submission.h"
 #include "launch/command_plan.h"
 #include "launch/launch_flags.h"
 #include "launch/plan_text.h"
@@ -29,6 +33,20 @@ std::optional<Config> config_for(const LaunchSettings& settings) {
   return read_config(path);
 }
 
+/// As this program was called: by its name, which the nodes find on PATH too, or by its place.
+std::string own_call() {
+  const bool by_name = std::string(program_invocation_name).find('/') == std::string::npos;
+  return by_name ? program_name() : own_executable();
+}
+
+int submit(const LaunchArguments& arguments, const std::optional<Config>& config, const std::vector<std::string>& line) {
+  if (!arguments.settings.submit) throw UsageError("--sbatch is given without --submit, which submits the launch to Slurm.");
+  const std::string file = slurm_job_file(arguments, config ? &config->fields : nullptr, line, own_call(), process_environment);
+  if (!arguments.settings.dry_run) return submit_job(file);
+  std::fputs(file.c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
 int run_launch_command(std::vector<std::string> line) {
@@ -43,6 +61,7 @@ int run_launch_command(std::vector<std::string> line) {
     const LaunchArguments arguments = parse_launch_arguments(line);
     dry_run = arguments.settings.dry_run;
     const auto config = config_for(arguments.settings);
+    if (arguments.settings.submit || arguments.gave(&LaunchSettings::sbatch)) return submit(arguments, config, line);
     plan = plan_command(arguments, config ? &config->fields : nullptr, process_environment, read_machine_facts(port));
   } catch (const ConfigError& error) {
     return refuse(error.what(), 1);

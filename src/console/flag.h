@@ -39,6 +39,8 @@ struct Flag {
   bool single_dash = false;
   /// The placeholder of its value in help, if not the one of its kind.
   const char* value_name = nullptr;
+  /// Whether the word after it is its value even if that begins with two dashes: options of another program.
+  bool value_is_options = false;
   /// Aliases of choices, if any.
   std::map<std::string, std::string> (*other_names)() = nullptr;
 

@@ -70,7 +70,7 @@ class FlagReader {
   }
 
   const std::string& next_word(const Flag& flag) {
-    if (next_ < line_.size() && !line_[next_].starts_with("--")) return line_[next_++];
+    if (next_ < line_.size() && (flag.value_is_options || !line_[next_].starts_with("--"))) return line_[next_++];
     const std::string found = next_ < line_.size() ? fmt::format("{} follows it", line_[next_]) : "nothing follows it";
     throw UsageError(fmt::format("--{} needs a value, but {}.", flag.name, found));
   }

@@ -9,7 +9,11 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/slurm_step.h"
+
 namespace accelerate {
+
+using namespace detail;
 namespace {
 
 /// The variables by which a launcher gives ranks and sizes.
@@ -57,49 +61,10 @@ std::optional<long long> parse_integer(std::string_view text) {
                     absent + " as well, or unset " + present + " to run a single process.");
 }
 
-/// "2(x3),1" is 2, 2, 2, 1: the tasks of each node of a Slurm step.
-std::optional<int> tasks_on_node(const std::string& text, int node) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t end = std::min(text.find(',', at), text.size());
-    const std::string item = text.substr(at, end - at);
-    at = end + 1;
-    const auto tasks = parse_integer(item.substr(0, item.find('(')));
-    if (!tasks) return std::nullopt;
-    long long nodes = 1;
-    if (const size_t x = item.find("(x"); x != std::string::npos) {
-      const auto count = parse_integer(item.substr(x + 2, item.find(')', x) - x - 2));
-      if (!count) return std::nullopt;
-      nodes = *count;
-    }
-    if (node < nodes) return static_cast<int>(*tasks);
-    node -= static_cast<int>(nodes);
-  }
-  return std::nullopt;
-}
-
-/// "gpu[03-07,12],login" is gpu03: where a Slurm step puts its rank 0.
-std::string first_host(const std::string& list) {
-  const size_t bracket = list.find('[');
-  const size_t comma = list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
-  return list.substr(0, bracket) + list.substr(bracket + 1, list.find_first_of("-,]", bracket) - bracket - 1);
-}
-
-/// Slurm describes a step (what `srun` starts) in SLURM_STEP_*. The batch script itself has SLURM_PROCID and
-/// SLURM_NTASKS too, but no step: there a program runs alone, as it does under any shell.
 Layout slurm_layout(const Environment& environment) {
-  Layout layout{"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", {}, {}, {}, {}};
-  layout.size = integer_from(environment, {"SLURM_STEP_NUM_TASKS"});
-  if (!layout.size) return {};
-  layout.rank = integer_from(environment, {"SLURM_PROCID"});
-  layout.local_rank = integer_from(environment, {"SLURM_LOCALID"});
-  if (const auto tasks = environment("SLURM_STEP_TASKS_PER_NODE")) {
-    layout.local_size = tasks_on_node(*tasks, integer_from(environment, {"SLURM_NODEID"}).value_or(0));
-    if (!layout.local_size)
-      throw ConfigError("SLURM_STEP_TASKS_PER_NODE=" + *tasks + ": expected the number of tasks per node, such as 2(x3),1.");
-  }
-  return layout;
+  const auto step = read_slurm_step(environment);
+  if (!step) return {};
+  return {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", step->task, step->tasks, step->local_task, step->local_tasks};
 }
 
 Layout layout_of(const LauncherVariables& names, const Environment& environment) {
@@ -140,27 +105,23 @@ std::string host_name() {
   return name.data();
 }
 
-int master_port(const Environment& environment, const std::string& launcher) {
+int master_port(const Environment& environment, const std::optional<SlurmStep>& step) {
   if (const auto text = environment("MASTER_PORT")) {
     const auto port = parse_integer(*text);
     if (!port || *port < 1 || *port > 65535) throw ConfigError("MASTER_PORT=" + *text + ": expected a port from 1 to 65535.");
     return static_cast<int>(*port);
   }
   // Several jobs and steps may share a node: each gets its own port, the same on all ranks.
-  if (launcher == "Slurm") {
-    // Not integer_from: an interactive step has a number beyond int.
-    const auto number = [&](const char* name) { return parse_integer(environment(name).value_or("0")).value_or(0) % 10000; };
-    return static_cast<int>(20000 + (number("SLURM_JOB_ID") + number("SLURM_STEP_ID")) % 10000);
-  }
-  return 29500;
+  return step ? step->port : 29500;
 }
 
 void fill_master(LaunchEnvironment& me, const Environment& environment) {
-  me.master_port = master_port(environment, me.launcher);
+  const auto step = me.launcher == "Slurm" ? read_slurm_step(environment) : std::nullopt;
+  me.master_port = master_port(environment, step);
   if (const auto address = environment("MASTER_ADDR"); address && !address->empty()) {
     me.master_address = *address;
-  } else if (const auto nodes = environment("SLURM_STEP_NODELIST"); nodes && me.launcher == "Slurm") {
-    me.master_address = first_host(*nodes);
+  } else if (step && !step->first_host.empty()) {
+    me.master_address = step->first_host;
   } else if (me.num_processes != me.local_num_processes) {
     throw ConfigError("MASTER_ADDR is not set, but only " + std::to_string(me.local_num_processes) + " of the " +
                       std::to_string(me.num_processes) +
@@ -168,13 +129,11 @@ void fill_master(LaunchEnvironment& me, const Environment& environment) {
   }
 }
 
-/// Only what is the same on all ranks of a job by construction. Parts of a heterogeneous Slurm job have different numbers.
+/// Only what is the same on all ranks of a job by construction.
 std::string run_id_of(const Environment& environment, const std::string& launcher) {
   if (const auto id = environment("ACCELERATE_RUN_ID"); id && !id->empty()) return *id;
   if (const auto id = environment("TORCHELASTIC_RUN_ID"); id && !id->empty() && *id != "none") return *id;
-  const auto job = environment("SLURM_JOB_ID");
-  if (launcher != "Slurm" || !job || environment("SLURM_HET_SIZE")) return "";
-  return "slurm-" + *job + "." + environment("SLURM_STEP_ID").value_or("");
+  return launcher == "Slurm" ? read_slurm_step(environment)->name : "";
 }
 
 }  // namespace

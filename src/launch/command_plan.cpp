@@ -11,6 +11,7 @@
 #include <accelerate/core/error.h>
 #include "config/config_schema.h"
 #include "config/python_text.h"
+#include "elastic/cluster_place.h"
 #include "launch/gpu_list.h"
 #include "launch/launch_flags.h"
 #include "launch/launch_merge.h"
@@ -177,6 +178,7 @@ LaunchOptions options_of(const LaunchArguments& arguments, Launcher launcher, co
   options.machine_rank = merged.machine_rank.value_or(0);
   options.main_process_ip = merged.main_process_ip;
   options.main_process_port = merged.main_process_port;
+  options.run_id = merged.run_id;
   options.num_cpu_threads_per_process = merged.num_cpu_threads_per_process;
   options.mixed_precision = merged.mixed_precision.value_or("no");
   options.gpu_ids = merged.gpu_ids.value_or("all");
@@ -406,16 +408,45 @@ int processes_per_node(const LaunchSettings& merged, const MachineFacts& machine
   return machine.gpus;
 }
 
+/// Of tasks each starts one process: no other number can be asked for.
+LaunchArguments without_processes_of_tasks(LaunchArguments arguments, const ClusterPlace& place, const MachineFacts& machine) {
+  if (!place.task || !arguments.gave(&LaunchSettings::nproc_per_node)) return arguments;
+  const int wanted = processes_per_node(arguments.settings, machine);
+  if (wanted != place.task->local_tasks) {
+    throw UsageError(fmt::format(
+        "--nproc_per_node is {}, but {} has {} tasks on this node, and each starts one process: leave it out, or have one "
+        "launcher a node start the processes: `srun --ntasks-per-node=1 accelerate launch --nproc_per_node {} ...`.",
+        *arguments.settings.nproc_per_node, place.source, place.task->local_tasks, *arguments.settings.nproc_per_node));
+  }
+  arguments.given.erase(key_of(&LaunchSettings::nproc_per_node));
+  arguments.settings.nproc_per_node.reset();
+  return arguments;
+}
+
+LaunchArguments merged_with(LaunchArguments arguments, const Json* config, const std::optional<ClusterPlace>& place,
+                            std::vector<std::string>& notes) {
+  LaunchArguments merged = merge_config(std::move(arguments), config);
+  if (place && !merged.settings.mpirun_hostfile) merge_place(merged, *place, notes);
+  return merged;
+}
+
 // torchrun counts processes per node, --num_processes in total. The number of nodes may be in the config file.
-LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* config, const MachineFacts& machine) {
-  if (!arguments.gave(&LaunchSettings::nproc_per_node)) return merge_config(std::move(arguments), config);
+LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* config, const std::optional<ClusterPlace>& place,
+                                        const MachineFacts& machine, std::vector<std::string>& notes) {
+  if (place) arguments = without_processes_of_tasks(std::move(arguments), *place, machine);
+  if (place && place->processes && !arguments.gave(&LaunchSettings::num_processes) &&
+      !arguments.gave(&LaunchSettings::nproc_per_node)) {
+    arguments.settings.nproc_per_node = place->processes;
+    arguments.given.insert(key_of(&LaunchSettings::nproc_per_node));
+  }
+  if (!arguments.gave(&LaunchSettings::nproc_per_node)) return merged_with(std::move(arguments), config, place, notes);
   if (arguments.gave(&LaunchSettings::num_processes)) {
     throw UsageError(
         "--nproc_per_node and --num_processes cannot be used together: the first is per machine, the second is the total.");
   }
   arguments.given.insert(key_of(&LaunchSettings::num_processes));  // overrides the config file
   const bool wants_several = arguments.settings.multi_gpu;
-  LaunchArguments merged = merge_config(std::move(arguments), config);
+  LaunchArguments merged = merged_with(std::move(arguments), config, place, notes);
   const int64_t machines = merged.settings.num_machines.value_or(1);
   const int64_t all = processes_per_node(merged.settings, machine) * machines;
   if (wants_several && all == 1) {
@@ -430,16 +461,21 @@ LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* c
 bool uses_default_config(const LaunchSettings& settings) { return !settings.cpu; }
 
 LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
-                        const MachineFacts& machine) {
+                        const MachineFacts& facts) {
   if (arguments.settings.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
   check_together(arguments.settings);
   check_rendezvous(arguments.settings);
-  LaunchArguments merged = with_processes_per_node(arguments, config, machine);
+  const auto place = place_of(arguments, environment);
+  const MachineFacts machine = place ? as_given(facts, *place) : facts;
+  std::vector<std::string> notes;
+  LaunchArguments merged = with_processes_per_node(arguments, config, place, machine, notes);
   take_endpoint(merged);
   if (!is_python(merged.settings)) leave_out_python_defaults(merged, config);
   const Launcher launcher = launcher_for(merged.settings, config, machine);
   check_gpus(merged, machine);
   LaunchPlan plan = plan_with(launcher, options_of(merged, launcher, environment), merged.settings, environment, machine);
+  if (place && place->task && plan.machines && plan.machines->count == place->task->tasks) place_in_task(plan, *place->task);
+  plan.notes.insert(plan.notes.begin(), notes.begin(), notes.end());
   add_notes(plan, merged, launcher, config, machine);
   return plan;
 }

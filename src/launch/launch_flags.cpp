@@ -46,6 +46,7 @@ constexpr std::array kLaunchFlagGroups = {
     FlagGroupInfo{G::output, "Output and logs", "multi_gpu"},
     FlagGroupInfo{G::failures, "Failures and restarts", "multi_gpu"},
     FlagGroupInfo{G::mpi, "MPI", "mpirun_hostfile", "mpirun_config"},
+    FlagGroupInfo{G::cluster, "Slurm", "submit", kNoSection, true},
     FlagGroupInfo{G::torchrun, "Aliases from torchrun and mpirun", kAlways, kNoSection, true},
     FlagGroupInfo{G::paradigm, "Training paradigm"},
     FlagGroupInfo{G::compiler, "torch.compile (Python programs)", "dynamo_backend", "dynamo_config", true, "ACCELERATE_"},
@@ -125,7 +126,6 @@ constexpr std::array kLaunchFlags = {
         &S::rdzv_conf),
     own(G::distributed, {"rdzv_id", K::text, "name of the job (default: that of the program)"}, &S::rdzv_id),
     own(G::distributed, {"heterogeneous", K::on, "machines may start different numbers of processes"}, &S::heterogeneous),
-    own(G::without_effect, {"standalone", K::on, "single-machine launch, which is the default without --num_machines"}, kUnused),
 
     own(G::output,
         {.name = "tee",
@@ -260,6 +260,8 @@ constexpr std::array kLaunchFlags = {
     own(G::without_effect, {"aws_secret_access_key", K::text, "SageMaker jobs are not supported"}, &S::aws_secret_access_key),
 
     own(G::torchrun, {"nproc_per_node", K::text, "processes per machine; gpu: one per GPU"}, &S::nproc_per_node),
+    own(G::torchrun, {"standalone", K::on, "launch on this machine alone, also where Slurm has started launches on several"},
+        &S::standalone),
     own(G::torchrun, {"nnodes", K::integer, "the same as --num_machines"}, &S::num_machines, "num_machines"),
     own(G::torchrun, {"rdzv_endpoint", K::text, "HOST:PORT, the same as --main_process_ip and --main_process_port"},
         &S::rdzv_endpoint),
@@ -269,6 +271,19 @@ constexpr std::array kLaunchFlags = {
     own(G::torchrun,
         {.name = "np", .kind = K::integer, .help = "the same as --num_processes; -np too", .letter = 'n', .single_dash = true},
         &S::num_processes, "num_processes"),
+
+    own(G::cluster,
+        {"submit", K::on,
+         "write a job file and submit it with sbatch: a launcher on each of --num_machines nodes; with --dry_run, "
+         "print it"},
+        &S::submit),
+    own(G::cluster,
+        {.name = "sbatch",
+         .kind = K::text,
+         .help = "more options of sbatch for --submit, in quotes: \"--time=2:00:00 --partition=gpu\"",
+         .fallback = "",
+         .value_is_options = true},
+        &S::sbatch),
 
     own(G::mpi, {"mpirun_hostfile", K::file, "launch with mpirun on the hosts in this file"}, &S::mpirun_hostfile),
 

@@ -18,6 +18,7 @@ enum class FlagGroup {
   output,
   failures,
   mpi,
+  cluster,
   torchrun,
   paradigm,
   compiler,

@@ -84,8 +84,8 @@ std::string launch_help(const LaunchHelp& asked) {
   if (!asked.flags.empty())
     return text + "\nOnly sections that apply to the other flags are shown; `accelerate launch --help-all` shows all.\n";
   return text +
-         "\n`accelerate launch --help-all` also shows the flags of FSDP and DeepSpeed, those that only affect Python\n"
-         "programs (Megatron-LM, FP8, torch.compile, TPU) and torchrun's aliases.\n";
+         "\n`accelerate launch --help-all` also shows the flags of FSDP, DeepSpeed and Slurm (--submit), those that only\n"
+         "affect Python programs (Megatron-LM, FP8, torch.compile, TPU) and torchrun's aliases.\n";
 }
 
 }  // namespace accelerate::detail

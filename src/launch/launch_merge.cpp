@@ -11,6 +11,8 @@
 #include <accelerate/core/launch_environment.h>
 #include "config/python_text.h"
 #include "launch/launch_flags.h"
+#include "launch/watchdog.h"
+#include "launch/worker_command.h"
 
 namespace accelerate::detail {
 namespace {
@@ -116,6 +118,61 @@ std::string deepspeed_fields(const LaunchArguments& arguments, const Json& confi
   return fmt::format("{}", fmt::join(names, ","));
 }
 
+/// Whether the command line says itself which of the machines this is, in place of a scheduler that has put it elsewhere.
+bool is_placed_by_hand(const LaunchArguments& arguments, const ClusterPlace& place) {
+  if (!place.complete) return false;
+  const bool number = arguments.gave(&LaunchSettings::num_machines), rank = arguments.gave(&LaunchSettings::machine_rank),
+             address = arguments.gave(&LaunchSettings::main_process_ip);
+  if (place.machines == 1 && !place.task) return number || rank || address;
+  const int given = arguments.settings.num_machines.value_or(1);
+  if (!number || given == place.machines) return false;
+  if (given == 1 || (rank && address)) return true;
+  throw UsageError(fmt::format(
+      "--num_machines is {}, but {} has {} nodes: leave it out, or give --machine_rank and --main_process_ip as well.", given,
+      place.source, *place.machines));
+}
+
+/// A launcher of several machines runs on each of them already, and DeepSpeed's own would start them once more.
+void note_job(LaunchArguments& arguments, const ClusterPlace& place) {
+  LaunchSettings& settings = arguments.settings;
+  if (place.complete) settings.run_id = place.run_id;
+  // Who has a rank is not numbered as it joins, whatever the file says.
+  if (place.complete && (place.task || !arguments.gave(&LaunchSettings::rdzv_backend))) settings.rdzv_backend = "static";
+  if (settings.use_deepspeed && !settings.deepspeed_multinode_launcher && is_python(settings))
+    settings.deepspeed_multinode_launcher = "standard";
+}
+
+void follow_machines(LaunchArguments& arguments, const ClusterPlace& place, std::vector<std::string>& notes) {
+  LaunchSettings& settings = arguments.settings;
+  const bool in_file = settings.num_processes && !arguments.gave(&LaunchSettings::num_processes);
+  if (!in_file || !place.machines || arguments.gave(&LaunchSettings::num_machines)) return;
+  const int machines = std::max(1, settings.num_machines.value_or(1)), processes = *settings.num_processes;
+  if (machines == *place.machines) return;
+  const int of_each = std::max(1, processes / machines);
+  settings.num_processes = of_each * *place.machines;
+  notes.push_back(fmt::format("the config file has num_processes {} for num_machines {}: {} of {} {} {} each, {} in all.",
+                              processes, machines,
+                              *place.machines == 1 ? "the one machine" : fmt::format("the {} machines", *place.machines),
+                              place.source, *place.machines == 1 ? "starts" : "start", of_each, *settings.num_processes));
+}
+
+/// Launchers of tasks are to each other as those of machines, and each starts one process.
+void merge_task(LaunchArguments& arguments, const ClusterPlace& place) {
+  LaunchSettings& settings = arguments.settings;
+  const ClusterTask& task = *place.task;
+  if (arguments.gave(&LaunchSettings::num_processes) && settings.num_processes != task.tasks) {
+    throw UsageError(fmt::format(
+        "--num_processes is {}, but {} has {} tasks, and each starts one process: leave it out, or have the launchers start "
+        "the processes, one launcher a node: `srun --ntasks-per-node=1 accelerate launch --num_processes {} ...`.",
+        *settings.num_processes, place.source, task.tasks, *settings.num_processes));
+  }
+  settings.num_processes = settings.num_machines = task.tasks;
+  settings.machine_rank = task.rank;
+  if (!arguments.gave(&LaunchSettings::main_process_ip)) settings.main_process_ip = place.address;
+  if (!arguments.gave(&LaunchSettings::main_process_port)) settings.main_process_port = place.port;
+  note_job(arguments, place);
+}
+
 }  // namespace
 
 LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* config) {
@@ -138,6 +195,51 @@ LaunchArguments merge_config(LaunchArguments arguments, const nlohmann::json* co
     throw UsageError("The config file does not set the number of processes (num_processes is -1): give --num_processes.");
   }
   return arguments;
+}
+
+std::optional<ClusterPlace> place_of(const LaunchArguments& arguments, const Environment& environment) {
+  const bool apart = arguments.settings.standalone || arguments.settings.mpirun_hostfile || arguments.settings.tpu;
+  return apart || environment(kLaunchMarkVariable) ? std::nullopt : read_cluster_place(environment);
+}
+
+MachineFacts as_given(MachineFacts machine, const ClusterPlace& place) {
+  if (place.other_address) {
+    machine.interface_to = [find = machine.interface_to, place](const std::string& address) {
+      const std::string out = address == place.address ? find(*place.other_address) : "";
+      return out.empty() ? find(address) : out;
+    };
+  }
+  machine.gpus = std::min(machine.gpus, place.gpus.value_or(machine.gpus));
+  machine.physical_cores = std::min(machine.physical_cores, place.cpus.value_or(machine.physical_cores));
+  if (place.task) machine.physical_cores = std::max(1, machine.physical_cores / place.task->local_tasks);
+  return machine;
+}
+
+void merge_place(LaunchArguments& arguments, const ClusterPlace& place, std::vector<std::string>& notes) {
+  if (is_placed_by_hand(arguments, place)) return;
+  if (!place.note.empty()) notes.push_back(place.note);
+  if (place.task) return merge_task(arguments, place);
+  follow_machines(arguments, place, notes);
+  LaunchSettings& settings = arguments.settings;
+  const auto take = [&](auto LaunchSettings::*member, const auto& value) {
+    if (value && !arguments.gave(member)) settings.*member = *value;
+  };
+  if (!arguments.gave(&LaunchSettings::num_machines)) settings.min_machines = place.min_machines;
+  take(&LaunchSettings::num_machines, place.machines);
+  take(&LaunchSettings::main_process_ip, place.address);
+  take(&LaunchSettings::main_process_port, place.port);
+  take(&LaunchSettings::max_restarts, place.max_restarts);
+  take(&LaunchSettings::rdzv_backend, place.backend);
+  take(&LaunchSettings::rdzv_id, place.rendezvous_id);
+  const bool at_endpoint = arguments.gave(&LaunchSettings::main_process_ip) || arguments.gave(&LaunchSettings::main_process_port);
+  if (!at_endpoint) take(&LaunchSettings::rdzv_endpoint, place.endpoint);
+  const bool several = settings.num_machines.value_or(1) > 1;
+  if (several || place.machines) take(&LaunchSettings::machine_rank, place.machine_rank);
+  if (several && place.machines && !settings.machine_rank && settings.rdzv_backend == "static")
+    throw UsageError(
+        fmt::format("{} says {} machines, but nothing says which of them this is: set PET_NODE_RANK, or give --machine_rank.",
+                    place.source, *place.machines));
+  if (several) note_job(arguments, place);
 }
 
 }  // namespace accelerate::detail

@@ -238,7 +238,9 @@ MachineSettings machines_of(const LaunchOptions& options, int processes, const E
           .address = *options.main_process_ip,
           .port = options.main_process_port.value_or(kDefaultPort),
           .hosts = options.hosts_rendezvous,
-          .job = !options.rendezvous_id.empty() ? options.rendezvous_id : environment("ACCELERATE_RUN_ID").value_or(program),
+          .job = !options.rendezvous_id.empty()
+                     ? options.rendezvous_id
+                     : environment("ACCELERATE_RUN_ID").value_or(options.run_id.empty() ? program : options.run_id),
           .processes = processes,
           .heterogeneous = options.heterogeneous,
           .max_restarts = options.max_restarts,
@@ -270,6 +272,7 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
   plan.output.quiet = options.quiet;
   const int threads = choose_threads(options, environment, machine, plan.notes);
   auto common = common_variables(options, processes, threads);
+  if (!options.run_id.empty() && !environment("ACCELERATE_RUN_ID")) common.emplace("ACCELERATE_RUN_ID", options.run_id);
   if (options.num_machines > 1) name_interface(common, machine.interface_to(*options.main_process_ip), environment);
   const bool placed = processes > 1 || options.place_lone_process;
   const int port = placed ? choose_port(options, machine, plan.notes) : 0;

@@ -60,6 +60,11 @@ struct LaunchSettings {
   std::optional<std::string> rdzv_id = {};
   std::optional<std::string> rdzv_endpoint = {};
   std::optional<std::string> mpirun_hostfile = {};
+  bool standalone = false;
+  bool submit = false;
+  std::string sbatch = {};
+  /// From a scheduler: the id of the job, the same on all machines.
+  std::string run_id = {};
 
   // Output and failures.
   std::string tee = {};

@@ -26,7 +26,7 @@ class Launch:
 
     def __init__(self, network, cli, host, machines, program, *flags, numbers=None, variables=None):
         self.log = tempfile.TemporaryFile(mode="w+")
-        command = ["ip", "netns", "exec", network.names[host], cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1]
+        command = [*network.on(host, cli), "launch", "--cpu", "--num_cpu_threads_per_process", 1]
         if numbers:
             command += ["--rdzv_backend", "c10d", "--nnodes", numbers, "--nproc_per_node", 2, "--rdzv_endpoint", f"{network.address(0)}:{PORT}",
                         "--rdzv_conf", "last_call_timeout=3,timeout=60"]

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import pathlib
+import shutil
 import signal
 import subprocess
 
@@ -11,10 +13,11 @@ def run(*command):
 
 
 class Network:
-    """Hosts 10.77.0.1, 10.77.0.2 and so on, each a namespace with one interface, eth0."""
+    """Hosts 10.77.0.1, 10.77.0.2 and so on, each a namespace with one interface, eth0. With `hosts` each has a name, and knows the others by theirs."""
 
-    def __init__(self, count):
+    def __init__(self, count, hosts=None):
         self.names = [f"accelerate{os.getpid()}-{i}" for i in range(count)]
+        self.hosts = hosts
         self.switch = f"accelerate{os.getpid()}-switch"
         for name in [self.switch, *self.names]:
             run("ip", "netns", "add", name)
@@ -26,10 +29,27 @@ class Network:
             run("ip", "-n", name, "address", "add", f"{self.address(i)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 run("ip", "-n", name, "link", "set", device, "up")
+            if hosts:
+                folder = self.files_of(name)
+                folder.mkdir(parents=True)
+                known = "".join(f"{self.address(j)} {host}\n" for j, host in enumerate(hosts))
+                (folder / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
 
     @staticmethod
     def address(host):
         return f"10.77.0.{host + 1}"
+
+    @staticmethod
+    def files_of(name):
+        """What `ip netns exec` puts into /etc of a namespace."""
+        return pathlib.Path("/etc/netns") / name
+
+    def on(self, host, *command):
+        """The command on a host, under its name if it has one."""
+        words = ["ip", "netns", "exec", self.names[host]]
+        if self.hosts:
+            words += ["unshare", "--uts", "sh", "-c", f'hostname {self.hosts[host]}; exec "$@"', "sh"]
+        return [*words, *map(str, command)]
 
     def link(self, host, state):
         run("ip", "-n", self.switch, "link", "set", f"port{host}", state)
@@ -45,3 +65,4 @@ class Network:
             self.kill_all_on(host)
         for name in [*self.names, self.switch]:
             run("ip", "netns", "delete", name)
+            shutil.rmtree(self.files_of(name), ignore_errors=True)

@@ -1,6 +1,7 @@
 // Launchers of several machines in one process: they never wait, so one thread can serve them all.
 #include "elastic/machine_group.h"
 
+#include <accelerate/core/error.h>
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

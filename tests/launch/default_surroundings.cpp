@@ -11,6 +11,7 @@ class DefaultSurroundings : public ::testing::Environment {
  public:
   void SetUp() override {
     for (int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGUSR1, SIGUSR2}) ::signal(number, SIG_DFL);
+    for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_NUM_TASKS", "PET_NNODES", "JOB_COMPLETION_INDEX"}) ::unsetenv(name);
     // Nor may the config file of whoever runs the tests count.
     ::setenv("HF_HOME", "/nonexistent", 1);
   }

@@ -27,6 +27,8 @@ struct MachineSettings {
   /// How many processes this machine starts, and whether other machines may start other numbers.
   int processes = 1;
   bool heterogeneous = false;
+  /// Whether other launchers run on this machine too, each for one task of a scheduler.
+  bool shares_machine = false;
   /// How often all are restarted after a failure.
   int max_restarts = 0;
   /// How long a machine waits for the others, before it starts and before each restart.

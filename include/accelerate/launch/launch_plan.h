@@ -40,6 +40,8 @@ struct LaunchOptions {
   /// Port on which rank 0 listens; 0 picks a free one. Default: 29500, or a free one when that is in use. With several machines
   /// it is where machine 0's launcher listens for the others, 29500 or the one given, and rank 0 gets a free one.
   std::optional<int> main_process_port = {};
+  /// The id of this job, the same on all machines; ACCELERATE_RUN_ID overrides it. Default: the name of the program.
+  std::string run_id = {};
   /// OMP_NUM_THREADS of each process. Default: the variable itself, or this process's share of the cores.
   std::optional<int> num_cpu_threads_per_process = {};
   /// "no", "fp16", "bf16" or "fp8".

@@ -18,6 +18,7 @@ import time
 from network import Network, run
 
 PORT = 29600
+FAKE_TIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 ENDS_WITHIN = 60  # seconds after a link is cut for good
 
 
@@ -278,6 +279,54 @@ def firewall_is_named(network, wishes, chance):
             launch.end()
 
 
+STRANGER = """
+import os, socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 2) as stranger:
+    stranger.sendall({"scan": b"", "http": b"GET / HTTP/1.0\\r\\n\\r\\n", "zeros": bytes(64), "noise": os.urandom(4096)}[sys.argv[3]])
+    stranger.settimeout(0.1)
+    stranger.recv(100)
+"""
+
+
+def strangers_change_nothing(network, wishes, chance):
+    """A host that does not belong to the run sends nonsense to every port that listens while it starts and trains; another job comes to its address."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = elastic_program(wishes, folder, 30)
+        launches = [Launch(network, wishes.cli, host, 2, program, "--grace_period", 5) for host in range(2)]
+        while not listening(network, 0):
+            assert launches[0].process.poll() is None, launches[0].text()
+        other = Launch(network, wishes.cli, 2, 2, ["true"], "--machine_rank", 1)
+        reached = set()
+        while launches[0].process.poll() is None:
+            for host in range(2):
+                for port in listening(network, host):
+                    reached.add((host, port))
+                    subprocess.run(["ip", "netns", "exec", network.names[2], sys.executable, "-c", STRANGER, network.address(host), str(port),
+                                    chance.choice(["scan", "http", "zeros", "noise"])], stderr=subprocess.DEVNULL)
+        assert len(reached) > 2, reached
+        expect(other, 1, "refused by machine 0 .* another job")
+        for launch in launches:
+            expect(launch, 0)
+        assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
+
+
+def listening(network, host):
+    found = subprocess.run(["ip", "netns", "exec", network.names[host], "ss", "-ltnH"], check=True, capture_output=True, text=True).stdout
+    return sorted({int(line.split()[3].rsplit(":", 1)[1]) for line in found.splitlines()})
+
+
+def clocks_differ(network, wishes, chance):
+    """By days: nothing compares the time of two hosts."""
+    with tempfile.TemporaryDirectory() as folder:
+        launches = []
+        for host in range(2):
+            variables = {"LD_PRELOAD": FAKE_TIME, "FAKETIME": chance.choice(["-400d", "-3d", "+3d", "+400d"]), "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+            launches.append(Launch(network, wishes.cli, host, 2, elastic_program(wishes, folder, 0), variables=variables if host == 1 else {}))
+        for launch in launches:
+            expect(launch, 0)
+        assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
+
+
 def process_of_rank(network, host, rank):
     for pid in subprocess.run(["ip", "netns", "pids", network.names[host]], check=True, capture_output=True, text=True).stdout.split():
         with contextlib.suppress(OSError):
@@ -287,7 +336,8 @@ def process_of_rank(network, host, rank):
 
 
 SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed, same_command_in_any_order, killed_host_resumes,
-          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named]
+          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named, strangers_change_nothing,
+          clocks_differ]
 
 
 def main():
@@ -298,6 +348,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only")
     wishes = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the hosts end
     network = Network(4)
     failed = 0
     try:

@@ -41,6 +41,9 @@ PartitionName=all Nodes={nodes} Default=YES MaxTime=60 State=UP
 """
 
 
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "DEADLINE", "BOOT_FAIL"}
+
+
 def await_true(what, condition, limit=60):
     until = time.monotonic() + limit
     while not condition():
@@ -115,8 +118,15 @@ class Slurm:
         return next((word.split("=")[1] for word in shown.split() if word.startswith("JobState=")), shown)
 
     def await_end(self, job, limit=120):
-        await_true(f"the end of job {job}", lambda: self.state_of(job) not in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"), limit)
-        return self.state_of(job)
+        seen = []
+
+        def has_ended():
+            seen.append(self.state_of(job))
+            return seen[-1] in ENDED
+        await_true(f"the end of job {job}", has_ended, limit)
+        for other in set(seen) - ENDED - {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}:
+            print(f"scontrol said of job {job}: {other}", flush=True)
+        return seen[-1]
 
     def logs(self):
         return "".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}\n" for path in sorted(self.folder.glob("*-*.out")))

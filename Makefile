@@ -37,7 +37,7 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 	@echo "== golden: conformance tests on $(abspath $(ACCELERATE_GOLDEN_DIR))"
 	@ACCELERATE_GOLDEN_DIR=$(abspath $(ACCELERATE_GOLDEN_DIR)) ctest --test-dir $(BUILD) -L '^golden$$' --no-tests=error --verbose
 
-soak: test-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
+soak: test-setup cluster-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
 	@scripts/soak $(PARTS)
 
 test-cluster: cluster-setup build ## launches on hosts made of network namespaces, whose links are cut, and under a Slurm of its own (root; five minutes)

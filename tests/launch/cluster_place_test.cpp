@@ -3,6 +3,7 @@
 #include "elastic/cluster_place.h"
 
 #include <gtest/gtest.h>
+#include <yaml-cpp/yaml.h>
 
 #include <accelerate/core/error.h>
 
@@ -308,6 +309,46 @@ TEST(ClusterPlace, AnIndexedJobGivesTheRankOfTheMachine) {
   EXPECT_EQ(ranks_of(placed(table, {"--cpu", "--num_machines", "3", "--machine_rank", "1", "--main_process_ip", "a", "train"})),
             "1/3 0/1 1/3");
   EXPECT_FALSE(placed(table, {"--cpu", "train"}).machines) << "an array of jobs of one machine each";
+}
+
+/// The words behind `accelerate launch` in the container of a manifest in examples/clusters.
+Line line_of_manifest(const std::string& name) {
+  for (const YAML::Node& document : YAML::LoadAllFromFile(ACCELERATE_TEST_GOLDEN "/../../examples/clusters/" + name)) {
+    const YAML::Node spec = document["spec"];
+    const YAML::Node pod = spec["pytorchReplicaSpecs"] ? spec["pytorchReplicaSpecs"]["Worker"]["template"] : spec["template"];
+    if (!pod) continue;
+    auto command = pod["spec"]["containers"][0]["command"].as<Line>();
+    EXPECT_EQ(Line(command.begin(), command.begin() + 2), (Line{"accelerate", "launch"})) << name;
+    return {command.begin() + 2, command.end()};
+  }
+  ADD_FAILURE() << name << " has no container";
+  return {};
+}
+
+TEST(ClusterManifests, AreLaunchesOnMachinesOfEightGpus) {
+  const LaunchPlan indexed = placed({{"JOB_COMPLETION_INDEX", "2"}}, line_of_manifest("indexed_job.yaml"), {}, 8);
+  ASSERT_EQ(indexed.workers.size(), 8u);
+  EXPECT_EQ(indexed.workers[3].rank, 19);
+  EXPECT_EQ(indexed.machines->rank, 2);
+  EXPECT_EQ(indexed.machines->address, "train-0.train");
+  // As the operator sets them for the manifest's elasticPolicy.
+  const SchedulerTable operators = {{"PET_NNODES", "2:4"},
+                                    {"PET_NPROC_PER_NODE", "8"},
+                                    {"PET_RDZV_BACKEND", "c10d"},
+                                    {"PET_RDZV_ENDPOINT", "train-worker-0:23456"},
+                                    {"PET_MAX_RESTARTS", "3"},
+                                    {"MASTER_ADDR", "train-worker-0"},
+                                    {"MASTER_PORT", "23456"},
+                                    {"WORLD_SIZE", "4"},
+                                    {"RANK", "1"},
+                                    {"PYTHONUNBUFFERED", "0"}};
+  const LaunchPlan elastic = placed(operators, line_of_manifest("pytorch_job.yaml"), {}, 8);
+  ASSERT_EQ(elastic.workers.size(), 8u);
+  EXPECT_FALSE(elastic.machines->rank);
+  EXPECT_EQ(elastic.machines->fewest(), 2);
+  EXPECT_EQ(elastic.machines->count, 4);
+  EXPECT_EQ(elastic.machines->address, "train-worker-0");
+  EXPECT_EQ(elastic.max_restarts, 3);
 }
 
 TEST(ClusterPlace, WhatCannotBeUnderstoodIsNamed) {

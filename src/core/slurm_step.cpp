@@ -128,7 +128,6 @@ std::optional<SlurmStep> read_slurm_step(const Environment& environment) {
     const auto hosts = expand_host_list(*list);
     if (!hosts) throw ConfigError("SLURM_STEP_NODELIST=" + *list + ": expected a list of hosts, such as gpu[03-05,12],login.");
     step.first_host = hosts->front();
-    step.last_host = hosts->back();
     step.nodes = static_cast<int>(hosts->size());
   }
   step.nodes = integer_from(environment, {"SLURM_STEP_NUM_NODES"}).value_or(step.nodes);

@@ -20,8 +20,8 @@ struct SlurmStep {
   /// The nodes of the step, and which of them this is.
   int nodes = 1;
   int node = 0;
-  /// The names of node 0, by which the others reach it, and of the last node; empty when they are not told.
-  std::string first_host = {}, last_host = {};
+  /// The name of node 0, by which the others reach it; empty when it is not told.
+  std::string first_host = {};
   /// A port that other jobs and steps on the same nodes are not likely to use.
   int port = 0;
   /// The job and the step; empty where its parts have different numbers (heterogeneous jobs).

@@ -59,7 +59,6 @@ ClusterPlace in_step(const SlurmStep& step, const Environment& environment) {
   take_resources(place, environment);
   if (step.tasks > 1 && (step.nodes == 1 || !step.first_host.empty()))
     place.address = step.nodes == 1 ? "127.0.0.1" : step.first_host;
-  if (step.nodes > 1 && step.node == 0 && !step.last_host.empty()) place.other_address = step.last_host;
   if (step.tasks > 1) place.port = step.port;
   if (step.tasks > step.nodes && step.task && step.local_task)
     place.task = {.rank = *step.task,

@@ -26,8 +26,6 @@ struct ClusterPlace {
   std::optional<int> port = {};
   /// The same as HOST:PORT, and how machines meet there: "static" or "c10d".
   std::optional<std::string> endpoint = {}, backend = {}, rendezvous_id = {};
-  /// Another machine. On machine 0 the way to it leads out, while its own name may lead to itself (127.0.1.1 on Debian).
-  std::optional<std::string> other_address = {};
   /// Processes of each machine, as --nproc_per_node takes them.
   std::optional<std::string> processes = {};
   /// GPUs and CPUs of this machine that are given to the job.

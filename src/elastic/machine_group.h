@@ -24,6 +24,8 @@ struct Round {
   int machine = 0, machines = 1;
   /// The first rank of this machine, and how many ranks all machines have.
   int first_rank = 0, world_size = 1;
+  /// The interface of this machine by which it reaches the others; empty when there are several.
+  std::string interface = {};
 
   bool operator==(const Round&) const = default;
 };

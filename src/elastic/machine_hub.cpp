@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <set>
 #include <utility>
 
+#include "elastic/network_interface.h"
 #include "elastic/rank_listener.h"
 
 namespace accelerate::detail {
@@ -345,6 +347,15 @@ void MachineHub::begin(const std::vector<Peer*>& members) {
     if (peer.hello && peer.ready) peer.connection.send({kSpare});
   }
   begun_ = round_;
+  begun_->interface = interface_to(members);
+}
+
+/// Machines on this host, by its loopback interface, do not count beside others.
+std::string MachineHub::interface_to(const std::vector<Peer*>& members) {
+  std::set<std::string> found;
+  for (const Peer* peer : members) found.insert(interface_of(peer->connection.descriptor()));
+  if (found.size() > 1) found.erase("lo");
+  return found.size() == 1 ? *found.begin() : "";
 }
 
 std::optional<Round> MachineHub::take_round() { return std::exchange(begun_, std::nullopt); }

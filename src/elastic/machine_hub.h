@@ -51,6 +51,7 @@ class MachineHub final : public MachineGroup {
   void tell_others(const Connection::Fields& message, int but);
   void begin_if_possible();
   void begin(const std::vector<Peer*>& members);
+  static std::string interface_to(const std::vector<Peer*>& members);
   void end_if_all_succeeded();
   std::vector<Peer*> ready_members();
   bool wait_for_more(size_t machines);

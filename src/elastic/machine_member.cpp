@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "elastic/machine_hub.h"
+#include "elastic/network_interface.h"
 #include "elastic/rank_listener.h"
 
 namespace accelerate::detail {
@@ -147,6 +148,7 @@ void MachineMember::hear_as_member(const Connection::Fields& message) {
     begun_ = read_start(message);
     if (!begun_) return;
     round_ = begun_->number;
+    begun_->interface = interface_of(connection_->descriptor());
     ready_ = spare_ = false;
     running_ = true;
     give_up_.reset();

@@ -1,10 +1,8 @@
 #include "elastic/network_interface.h"
 
 #include <ifaddrs.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstring>
 
@@ -33,28 +31,25 @@ std::string interface_with(const sockaddr* address) {
   return name;
 }
 
-/// Nothing is sent: to connect a datagram socket only asks for the route.
-std::string interface_of_route(const addrinfo& to) {
-  const int socket = ::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage own = {};
-  socklen_t size = sizeof own;
-  const bool known =
-      ::connect(socket, to.ai_addr, to.ai_addrlen) == 0 && ::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) == 0;
-  if (socket >= 0) ::close(socket);
-  return known ? interface_with(reinterpret_cast<const sockaddr*>(&own)) : "";
+/// What a socket for both families says of an IPv4 peer, as IPv4 has it.
+sockaddr_storage without_mapping(const sockaddr_storage& address) {
+  const auto& six = reinterpret_cast<const sockaddr_in6&>(address);
+  if (address.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return address;
+  sockaddr_storage plain = {};
+  auto& four = reinterpret_cast<sockaddr_in&>(plain);
+  four.sin_family = AF_INET;
+  std::memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, sizeof four.sin_addr);
+  return plain;
 }
 
 }  // namespace
 
-std::string interface_to(const std::string& address) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), "9", &hints, &found) != 0) return "";
-  std::string name;
-  for (const addrinfo* each = found; each != nullptr && name.empty(); each = each->ai_next) name = interface_of_route(*each);
-  ::freeaddrinfo(found);
-  return name;
+std::string interface_of(int socket) {
+  sockaddr_storage own = {};
+  socklen_t size = sizeof own;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) return "";
+  const sockaddr_storage plain = without_mapping(own);
+  return interface_with(reinterpret_cast<const sockaddr*>(&plain));
 }
 
 }  // namespace accelerate::detail

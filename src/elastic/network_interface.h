@@ -4,7 +4,7 @@
 
 namespace accelerate::detail {
 
-/// The interface by which this host reaches `address`, or that has it: "eth0". Empty when the address means nothing here.
-std::string interface_to(const std::string& address);
+/// The interface that has this end of a connected socket: "eth0". Empty when none has.
+std::string interface_of(int socket);
 
 }  // namespace accelerate::detail

@@ -328,7 +328,7 @@ LaunchPlan with_mpi(LaunchPlan plan, const LaunchSettings& merged, const LaunchO
   for (const std::string name : kPlaceVariables) {
     if (name != "MASTER_ADDR" && name != "MASTER_PORT") variables.erase(name);
   }
-  for (const char* name : {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) variables.erase(name);
+  variables.erase("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return as_one_command(std::move(plan), mpi_command(*mpi, merged, options, environment), std::move(variables), environment);
 }
 

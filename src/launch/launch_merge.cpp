@@ -203,12 +203,6 @@ std::optional<ClusterPlace> place_of(const LaunchArguments& arguments, const Env
 }
 
 MachineFacts as_given(MachineFacts machine, const ClusterPlace& place) {
-  if (place.other_address) {
-    machine.interface_to = [find = machine.interface_to, place](const std::string& address) {
-      const std::string out = address == place.address ? find(*place.other_address) : "";
-      return out.empty() ? find(address) : out;
-    };
-  }
   machine.gpus = std::min(machine.gpus, place.gpus.value_or(machine.gpus));
   machine.physical_cores = std::min(machine.physical_cores, place.cpus.value_or(machine.physical_cores));
   if (place.task) machine.physical_cores = std::max(1, machine.physical_cores / place.task->local_tasks);

@@ -218,13 +218,6 @@ std::optional<int> gpu_of(const LaunchOptions& options, int local_rank, const En
   return listed.empty() ? std::nullopt : gpu_number(listed[static_cast<size_t>(local_rank) % listed.size()]);
 }
 
-/// Without these gloo listens where the host's name leads, which is often its loopback interface, and NCCL takes the first one.
-void name_interface(std::map<std::string, std::string>& variables, const std::string& name, const Environment& environment) {
-  if (name.empty()) return;
-  if (!environment("GLOO_SOCKET_IFNAME")) variables.emplace("GLOO_SOCKET_IFNAME", name);
-  if (!environment("NCCL_SOCKET_IFNAME")) variables.emplace("NCCL_SOCKET_IFNAME", "=" + name);
-}
-
 /// A job is known by its run id, or else by its program.
 MachineSettings machines_of(const LaunchOptions& options, int processes, const Environment& environment,
                             const MachineFacts& machine) {
@@ -273,7 +266,6 @@ LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environm
   const int threads = choose_threads(options, environment, machine, plan.notes);
   auto common = common_variables(options, processes, threads);
   if (!options.run_id.empty() && !environment("ACCELERATE_RUN_ID")) common.emplace("ACCELERATE_RUN_ID", options.run_id);
-  if (options.num_machines > 1) name_interface(common, machine.interface_to(*options.main_process_ip), environment);
   const bool placed = processes > 1 || options.place_lone_process;
   const int port = placed ? choose_port(options, machine, plan.notes) : 0;
   for (int local_rank = 0; local_rank < local_processes; ++local_rank) {

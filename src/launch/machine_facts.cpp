@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "core/program_path.h"
-#include "elastic/network_interface.h"
 
 namespace accelerate {
 
@@ -150,7 +149,6 @@ MachineFacts read_machine_facts(PortReservation& port, const Environment& enviro
           .reserve_free_port = [&port] { return port.take_any(); },
           .has_fp8 = python_has_fp8,
           .find_mpi = [path = environment("PATH").value_or("/bin:/usr/bin")] { return find_mpi_launcher(path); },
-          .interface_to = interface_to,
           .cpu_topology = [] { return read_cpu_topology("/", allowed_cpus()); }};
 }
 

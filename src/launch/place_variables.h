@@ -31,9 +31,9 @@ inline constexpr std::array kPlaceVariables = {"RANK",
                                                "TORCHELASTIC_ERROR_FILE",
                                                kFailureNotesVariable};
 
-/// Gives a worker the rank, and all that follows from it, that it has in a round of several machines. `shares_machine`: other
-/// launchers run on its machine, so the number of the launcher is not that of the machine.
-void place_in_round(WorkerPlan& worker, int local_rank, const Round& round, bool shares_machine);
+/// Gives a worker the rank, and all that follows from it, that it has in a round of several machines. Where other launchers run
+/// on its machine, the number of the launcher is not that of the machine.
+void place_in_round(WorkerPlan& worker, int local_rank, const Round& round, const MachineSettings& machines);
 
 /// Beside the rank, tells the worker of a task where it is among those of its machine, whose launchers are others.
 void place_in_task(LaunchPlan& plan, const ClusterTask& task);

@@ -153,7 +153,7 @@ void WorkerSupervisor::start(int attempt) {
       const int slot = static_cast<int>(workers_.size());
       const auto count = worker.variables.find("TORCHELASTIC_RESTART_COUNT");
       if (count != worker.variables.end()) count->second = std::to_string(attempt);
-      if (machines_) place_in_round(worker, slot, round_, plan_.machines->shares_machine);
+      if (machines_) place_in_round(worker, slot, round_, *plan_.machines);
       const std::string notes = failure_notes_.place_of(workers_.size());
       if (plan_.workers.size() > 1 && !notes.empty()) worker.variables[kFailureNotesVariable] = notes;
       worker.variables[kLaunchMarkVariable] = watchdog_.marks();

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -327,6 +328,26 @@ def clocks_differ(network, wishes, chance):
         assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
 
 
+def names_may_be_loopback(network, wishes, chance):
+    """Debian maps the name of a host to 127.0.1.1 on the host itself: the launchers say so, and ranks use the interface that leads to the others."""
+    folders = [network.files_of(name) for name in network.names]
+    try:
+        for host, folder in enumerate(folders):
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{'127.0.1.1' if i == host else network.address(i)} node{i}\n" for i in range(4)))
+        with tempfile.TemporaryDirectory() as results:
+            program = elastic_program(wishes, results, 0)
+            numbers = chance.choice([None, "2"])
+            launches = [Launch(network, wishes.cli, host, 2, program, "--main_process_ip", "node0", numbers=numbers) for host in range(2)]
+            for launch in launches:
+                expect(launch, 0)
+            assert re.search("--main_process_ip node0 is no single address of this host", launches[0].text()), launches[0].text()
+            assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def process_of_rank(network, host, rank):
     for pid in subprocess.run(["ip", "netns", "pids", network.names[host]], check=True, capture_output=True, text=True).stdout.split():
         with contextlib.suppress(OSError):
@@ -337,7 +358,7 @@ def process_of_rank(network, host, rank):
 
 SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed, same_command_in_any_order, killed_host_resumes,
           shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named, strangers_change_nothing,
-          clocks_differ]
+          clocks_differ, names_may_be_loopback]
 
 
 def main():

@@ -13,7 +13,6 @@
 #include <memory>
 #include <set>
 
-#include "elastic/network_interface.h"
 #include "support/error_text.h"
 #include "support/held_port.h"
 
@@ -135,12 +134,6 @@ TEST_F(Machines, Machine0IsReachedByNameAndByIpv6) {
   }
 }
 
-TEST(NetworkInterface, IsTheOneThatHasTheRoute) {
-  EXPECT_EQ(interface_to("127.0.0.1"), "lo");
-  EXPECT_EQ(interface_to("localhost"), "lo");
-  EXPECT_EQ(interface_to("no.such.host.invalid"), "");
-}
-
 TEST_F(Machines, AFailureIsToldToAllOthersAndTheNextRoundBeginsWhenAllAreReady) {
   for (const int rank : {0, 1, 2}) add(settings(rank)).be_ready();
   expect_round(0);
@@ -225,7 +218,9 @@ TEST_F(Machines, EachLearnsItsRanksAndHowManyThereAre) {
   for (const auto& [index, rank] : {std::pair(0, 2), std::pair(1, 0), std::pair(2, 1)}) {
     const auto round = round_of(*all_[static_cast<size_t>(index)]);
     ASSERT_TRUE(round);
-    EXPECT_EQ(*round, (Round{.port = round->port, .machine = rank, .machines = 3, .first_rank = 2 * rank, .world_size = 6}));
+    EXPECT_EQ(
+        *round,
+        (Round{.port = round->port, .machine = rank, .machines = 3, .first_rank = 2 * rank, .world_size = 6, .interface = "lo"}));
   }
 }
 
@@ -281,7 +276,8 @@ TEST_F(Machines, ThatSufficeBeginAfterTheLastCallAndBeginAnewWithOneThatJoinsLat
                              .machine = round->machine,
                              .machines = 3,
                              .first_rank = 2 * round->machine,
-                             .world_size = 6}));
+                             .world_size = 6,
+                             .interface = "lo"}));
   }
 }
 
@@ -298,7 +294,10 @@ TEST_F(Machines, ContinueWithoutOneThatIsLostAndKeepTheirOrder) {
   }
   const auto round = round_of(*all_[index_of[2]]);
   ASSERT_TRUE(round);
-  EXPECT_EQ(*round, (Round{.number = 1, .port = round->port, .machine = 1, .machines = 2, .first_rank = 2, .world_size = 4}));
+  EXPECT_EQ(
+      *round,
+      (Round{
+          .number = 1, .port = round->port, .machine = 1, .machines = 2, .first_rank = 2, .world_size = 4, .interface = "lo"}));
 }
 
 TEST_F(Machines, AFailedRankCountsAsARestartWhereMachinesMayLeave) {

@@ -86,7 +86,6 @@ LaunchPlan placed(const SchedulerTable& table, const Line& line, const std::stri
   facts.physical_cores = 16;
   facts.reserve_port = [](int) { return true; };
   facts.reserve_free_port = [] { return 41234; };
-  facts.interface_to = [](const std::string& address) { return "to " + address; };
   const Environment environment = [&](const std::string& name) -> std::optional<std::string> {
     const auto found = table.find(name);
     return found == table.end() ? std::nullopt : std::optional(found->second);
@@ -190,18 +189,6 @@ TEST(ClusterPlace, MachinesThatContradictTheStepAreRefused) {
                             {"--cpu", "--num_machines", "2", "--machine_rank", "1", "--main_process_ip", "a", "train"})),
             "1/2 0/1 1/2")
       << "a step of its own for each launcher";
-}
-
-TEST(ClusterPlace, TheFirstNodeUsesTheInterfaceThatLeadsToTheOthers) {
-  const auto interface = [](const SchedulerTable& table, const Line& line) {
-    return placed(table, line).workers.front().variables.at("GLOO_SOCKET_IFNAME");
-  };
-  EXPECT_EQ(interface(variables_in(kLauncherOfANode), {"--cpu", "train"}), "to node1");
-  const SchedulerTable first = variables_in(kLauncherOfANode, {{"SLURM_NODEID", "0"}, {"SLURM_PROCID", "0"}});
-  EXPECT_EQ(interface(first, {"--cpu", "train"}), "to node2") << "its own name may mean 127.0.1.1";
-  EXPECT_EQ(interface(first, {"--cpu", "--main_process_ip", "10.0.0.1", "train"}), "to 10.0.0.1");
-  EXPECT_EQ(interface(variables_in(kTask), {"--cpu", "train"}), "to node2");
-  EXPECT_EQ(interface(variables_in(kTaskWithItsGpu), {"train"}), "to 127.0.0.1");
 }
 
 TEST(ClusterPlace, ATaskStartsItsOneProcess) {

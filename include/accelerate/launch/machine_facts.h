@@ -41,8 +41,6 @@ struct MachineFacts {
   std::function<bool()> has_fp8 = [] { return false; };
   /// The MPI launcher of this host, if any. Called only when MPI is requested.
   std::function<std::optional<MpiLauncher>()> find_mpi = [] { return std::nullopt; };
-  /// The network interface by which this host reaches an address, or "". Called only with several machines.
-  std::function<std::string(const std::string& address)> interface_to = [](const std::string&) { return ""; };
   /// The NUMA topology. Called only when CPU affinity is requested.
   std::function<CpuTopology()> cpu_topology = [] { return CpuTopology(); };
 };

@@ -115,8 +115,14 @@ int master_port(const Environment& environment, const std::optional<SlurmStep>& 
   return step ? step->port : 29500;
 }
 
-void fill_master(LaunchEnvironment& me, const Environment& environment) {
-  const auto step = me.launcher == "Slurm" ? read_slurm_step(environment) : std::nullopt;
+/// The Slurm step that has started this rank. srun with a PMI plug-in gives the variables of MPICH too.
+std::optional<SlurmStep> step_of(const LaunchEnvironment& me, const Environment& environment) {
+  if (me.launcher == "Slurm") return read_slurm_step(environment);
+  auto step = me.launcher == "MPICH" ? read_slurm_step(environment) : std::nullopt;
+  return step && step->task == me.process_index && step->tasks == me.num_processes ? step : std::nullopt;
+}
+
+void fill_master(LaunchEnvironment& me, const Environment& environment, const std::optional<SlurmStep>& step) {
   me.master_port = master_port(environment, step);
   if (const auto address = environment("MASTER_ADDR"); address && !address->empty()) {
     me.master_address = *address;
@@ -130,10 +136,10 @@ void fill_master(LaunchEnvironment& me, const Environment& environment) {
 }
 
 /// Only what is the same on all ranks of a job by construction.
-std::string run_id_of(const Environment& environment, const std::string& launcher) {
+std::string run_id_of(const Environment& environment, const std::optional<SlurmStep>& step) {
   if (const auto id = environment("ACCELERATE_RUN_ID"); id && !id->empty()) return *id;
   if (const auto id = environment("TORCHELASTIC_RUN_ID"); id && !id->empty() && *id != "none") return *id;
-  return launcher == "Slurm" ? read_slurm_step(environment)->name : "";
+  return step ? step->name : "";
 }
 
 }  // namespace
@@ -192,11 +198,12 @@ LaunchEnvironment read_launch_environment(const Environment& environment) {
       }
       break;
     }
-    fill_master(me, environment);
   }
+  const auto step = step_of(me, environment);
+  if (me.launched) fill_master(me, environment, step);
   me.agent_hosts_store = me.launcher == "torchrun" && flag_from(environment, "TORCHELASTIC_USE_AGENT_STORE", false);
   me.restart_count = integer_from(environment, {"TORCHELASTIC_RESTART_COUNT"}).value_or(0);
-  me.run_id = run_id_of(environment, me.launcher);
+  me.run_id = run_id_of(environment, step);
   // Simulated nodes share a host name, so the launcher's node rank takes precedence.
   if (const auto node = integer_from(environment, {"GROUP_RANK", "SLURM_NODEID"})) {
     me.machine = "node" + std::to_string(*node);

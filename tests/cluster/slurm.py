@@ -35,10 +35,12 @@ def on_one_machine(slurm, wishes, processes=4):
 
 
 def srun_without_the_launcher(slurm, wishes):
-    """srun alone starts the ranks of two nodes: they find each other."""
-    done = slurm.call("srun", "--nodes=2", "--ntasks-per-node=2", wishes.example, "all.safetensors")
-    expect(done, 0)
-    assert trained(done.stdout) == on_one_machine(slurm, wishes), done.stdout
+    """srun alone starts the ranks of two nodes: they find each other. With a PMI plug-in they have the variables of MPICH too."""
+    one = on_one_machine(slurm, wishes)
+    for mpi in ("none", "pmi2"):
+        done = slurm.call("srun", f"--mpi={mpi}", "--nodes=2", "--ntasks-per-node=2", wishes.example, "all.safetensors")
+        expect(done, 0)
+        assert trained(done.stdout) == one, done.stdout
 
 
 def srun_of_launchers(slurm, wishes):

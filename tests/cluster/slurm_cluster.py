@@ -66,6 +66,7 @@ class Slurm:
         try:
             self.start(more)
         except BaseException:
+            print(self.logs(), self.call("sinfo", "--Node", "--long").stdout, flush=True)
             self.end()
             raise
 
@@ -84,6 +85,7 @@ class Slurm:
                    f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed")
         await_true("munged", (self.folder / "munge.socket").exists)
         self.serve(0, "slurmctld", "-D", "-i")
+        await_true("slurmctld", lambda: " is UP" in self.call("scontrol", "ping").stdout)
         for host in range(1, len(self.nodes) + 1):
             self.serve(host, "slurmd", "-D")
         await_true("idle nodes", self.is_ready)

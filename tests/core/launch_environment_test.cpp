@@ -83,14 +83,23 @@ TEST(LaunchEnvironment, ASlurmStepIsReadAndABatchScriptIsNot) {
 }
 
 TEST(LaunchEnvironment, SrunWithAPmiPluginStillKnowsThePlaceOnTheMachine) {
-  const auto me = read({{"PMI_RANK", "3"},
-                        {"PMI_SIZE", "4"},
-                        {"SLURM_PROCID", "3"},
-                        {"SLURM_STEP_NUM_TASKS", "4"},
-                        {"SLURM_LOCALID", "1"},
-                        {"SLURM_NODEID", "1"},
-                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
-                        {"MASTER_ADDR", "a"}});
+  const std::map<std::string, std::string> table = {{"PMI_RANK", "3"},
+                                                    {"PMI_SIZE", "4"},
+                                                    {"SLURM_JOB_ID", "12"},
+                                                    {"SLURM_STEP_ID", "1"},
+                                                    {"SLURM_PROCID", "3"},
+                                                    {"SLURM_STEP_NUM_TASKS", "4"},
+                                                    {"SLURM_LOCALID", "1"},
+                                                    {"SLURM_NODEID", "1"},
+                                                    {"SLURM_STEP_NODELIST", "gpu[3-4]"},
+                                                    {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}};
+  const auto me = read(table);
+  EXPECT_EQ(me.master_address, "gpu3");
+  EXPECT_EQ(me.master_port, 20013);
+  EXPECT_EQ(me.run_id, "slurm-12.1");
+  auto of_mpirun = table;
+  of_mpirun["PMI_SIZE"] = "8";
+  EXPECT_NE(told(of_mpirun).find("MASTER_ADDR is not set"), std::string::npos) << "whose agents are a step";
   EXPECT_EQ(me.process_index, 3);
   EXPECT_EQ(me.local_process_index, 1);
   EXPECT_EQ(me.local_num_processes, 2);

@@ -5,6 +5,7 @@
 
 #include <accelerate/core/error.h>
 #include "core/program_path.h"
+#include "launch/host_connection.h"
 #include "launch/worker_supervisor.h"
 
 namespace accelerate {
@@ -26,10 +27,14 @@ int run_launch(const LaunchPlan& plan) {
     if (!plan.output.quiet) std::fprintf(stderr, "accelerate launch: %s\n", program.problem.c_str());
     return program.exit_code;
   }
+  WorkerSupervisor* supervisor = nullptr;
   const auto start = [&](const WorkerPlan& worker, const WorkerStart& how) {
-    return start_program(worker, program.path, plan.removed_variables, how);
+    if (!plan.signals_to_stdin) return start_program(worker, program.path, plan.removed_variables, how);
+    return start_host_connection(worker, program.path, plan.removed_variables, how, [&] { supervisor->release_in_child(); });
   };
-  return WorkerSupervisor(plan, start).run().exit_code;
+  WorkerSupervisor supervised(plan, start);
+  supervisor = &supervised;
+  return supervised.run().exit_code;
 }
 
 }  // namespace accelerate

@@ -4,12 +4,9 @@
 hosts.py --cli ACCELERATE --examples FOLDER [--rounds N] [--only SCENE]"""
 
 import argparse
-import contextlib
-import os
 import pathlib
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include <accelerate/core/error.h>
 #include "elastic/network_interface.h"
 #include "support/error_text.h"
 #include "support/held_port.h"
@@ -139,6 +140,11 @@ TEST(NetworkInterface, IsTheOneThatHasTheRoute) {
   EXPECT_EQ(interface_to("127.0.0.1"), "lo");
   EXPECT_EQ(interface_to("localhost"), "lo");
   EXPECT_EQ(interface_to("no.such.host.invalid"), "");
+  EXPECT_EQ(address_for_others("10.0.0.7"), "10.0.0.7");
+  EXPECT_EQ(address_for_others("no.such.host.invalid"), "no.such.host.invalid");
+  const auto own = own_addresses();
+  EXPECT_EQ(address_for_others("127.0.1.1"), own.size() == 1 ? own.front() : "127.0.1.1");
+  for (const auto& address : own) EXPECT_EQ(address_for_others(address), address);
 }
 
 TEST_F(Machines, AFailureIsToldToAllOthersAndTheNextRoundBeginsWhenAllAreReady) {

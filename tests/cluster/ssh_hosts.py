@@ -28,6 +28,7 @@ class SshHosts(Network):
     """`count` workers, and one host more from which launches are made. `debian`: each takes its own name for 127.0.1.1."""
 
     def __init__(self, count, debian=False):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that whoever made the hosts ends them
         self.folder = tempfile.TemporaryDirectory(prefix="accelerate-cluster")
         self.path = pathlib.Path(self.folder.name)
         self.count = count

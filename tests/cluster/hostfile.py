@@ -19,7 +19,7 @@ class Scenes:
         self.hosts = hosts
         self.cli = wishes.cli
         self.example = wishes.example
-        hosts.write("hosts", "# three machines\nworker-0 slots=2\n\nworker-1 slots=2\nworker-2 slots=2  # the last\n")
+        hosts.write("hosts", "# three machines\nworker-0 slots=2\n\nworker-1 slots=2\nroot@worker-2 slots=2  # the last\n")
 
     def launch(self, launcher, *words, flags=(), **variables):
         return Command(self.hosts, self.cli, "launch", "--cpu", "--num_cpu_threads_per_process", 1, "--deepspeed_hostfile", "hosts",
@@ -126,6 +126,22 @@ class Scenes:
         text = launch.expect(1, "hosts-wrong, line 2: 'worker-1' does not say how many slots", limit=10)
         assert "never" not in text
 
+    def pdsh_is_the_default(self):
+        text = Command(self.hosts, self.cli, "launch", "--cpu", "--deepspeed_hostfile", "hosts", "sh", "-c", "echo $RANK of $WORLD_SIZE.").expect(0)
+        for rank in range(6):
+            assert f"worker-{rank // 2}: {rank} of 6.\n" in text, text
+
+    def settings_come_from_a_config_file_here(self):
+        """At the same path on every host; the file names the hostfile itself."""
+        self.hosts.write("config.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nmixed_precision: bf16\nuse_cpu: true\n"
+                         "num_machines: 3\nnum_processes: 3\nmachine_rank: 0\ndeepspeed_config:\n  deepspeed_hostfile: hosts\n"
+                         "  deepspeed_multinode_launcher: ssh\n  zero_stage: 2\n")
+        launch = Command(self.hosts, self.cli, "launch", "--config_file", "config.yaml", "sh", "-c",
+                         "echo $RANK $(hostname) $ACCELERATE_MIXED_PRECISION $ACCELERATE_DEEPSPEED_ZERO_STAGE.")
+        text = launch.expect(0)
+        for rank in range(3):
+            assert f"{rank} worker-{rank} bf16 2.\n" in text, text
+
     def missing_program_is_told(self):
         self.launch("ssh", "./no-such-program").expect(127, "no-such-program", limit=30)
 
@@ -142,7 +158,8 @@ class Scenes:
         for launcher in ("ssh", "pdsh"):
             for name in names:
                 yield f"{name}, {launcher}", lambda name=name, launcher=launcher: getattr(self, name)(launcher)
-        for name in ("ranks_end_in_peace", "filters_choose_hosts_and_slots", "wrong_hostfile_is_refused", "missing_program_is_told",
+        for name in ("ranks_end_in_peace", "filters_choose_hosts_and_slots", "wrong_hostfile_is_refused", "pdsh_is_the_default",
+                     "settings_come_from_a_config_file_here", "missing_program_is_told",
                      "without_ssh_every_host_knows_its_rank"):
             yield name, getattr(self, name)
 

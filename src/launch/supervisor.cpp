@@ -1,7 +1,11 @@
 #include <accelerate/launch/supervisor.h>
 
+#include <signal.h>
+
+#include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 
 #include <accelerate/core/error.h>
 #include "core/program_path.h"
@@ -12,6 +16,8 @@ namespace accelerate {
 
 using namespace detail;
 namespace {
+
+constexpr std::array kNotifications = {SIGUSR1, SIGUSR2};
 
 std::string search_path() {
   if (const char* path = std::getenv("PATH")) return path;
@@ -29,7 +35,10 @@ int run_launch(const LaunchPlan& plan) {
   }
   WorkerSupervisor* supervisor = nullptr;
   const auto start = [&](const WorkerPlan& worker, const WorkerStart& how) {
-    if (!plan.signals_to_stdin) return start_program(worker, program.path, plan.removed_variables, how);
+    // Notifications cannot reach the hosts of pdsh, which they would end.
+    const bool is_pdsh = worker.argv.front() == "pdsh" && !worker.name.empty();
+    const auto ignored = is_pdsh ? std::span<const int>(kNotifications) : std::span<const int>();
+    if (!plan.signals_to_stdin) return start_program(worker, program.path, plan.removed_variables, how, ignored);
     return start_host_connection(worker, program.path, plan.removed_variables, how, [&] { supervisor->release_in_child(); });
   };
   WorkerSupervisor supervised(plan, start);

@@ -115,9 +115,9 @@ void ProgramImage::become(std::span<const int> ignored) const {
 }
 
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                    const WorkerStart& start) {
+                    const WorkerStart& start, std::span<const int> ignored) {
   const ProgramImage program(plan, path, removed);
-  return fork_worker(plan.rank, start, [&] { program.become(); });
+  return fork_worker(plan.rank, start, [&] { program.become(ignored); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

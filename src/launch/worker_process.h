@@ -51,9 +51,10 @@ class ProgramImage {
   const std::vector<unsigned long> cpus_;
 };
 
-/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
+/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it. It ignores the
+/// signals in `ignored`.
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                    const WorkerStart& start);
+                    const WorkerStart& start, std::span<const int> ignored = {});
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {

@@ -83,8 +83,10 @@ class Scenes:
         self.hosts.expect_nothing_left(20)
 
     def terminated_launcher_leaves_nothing(self, launcher):
-        launch = self.launch(launcher, "sh", "-c", WAIT_FOREVER)
-        launch.await_text("up\n", 6)
+        launch = self.launch(launcher, "sh", "-c", "trap '' USR1; while :; do echo tick; sleep 0.1; done")
+        launch.await_text("tick\n", 12)
+        launch.process.send_signal(signal.SIGUSR1)  # which ends nothing
+        launch.await_text("tick\n", launch.text().count("tick\n") + 60)
         launch.process.send_signal(signal.SIGTERM)
         launch.expect(143, limit=30)
         self.hosts.expect_nothing_left(20)

@@ -40,11 +40,15 @@ golden: build ## the conformance tests alone, on ACCELERATE_GOLDEN_DIR (default 
 soak: test-setup cluster-setup build ## the full counts: soak tests, fuzzing, then sanitizer builds of what links torch (two hours or more; PARTS="counts fuzz asan tsan")
 	@scripts/soak $(PARTS)
 
-test-cluster: cluster-setup build ## launches on hosts made of network namespaces, whose links are cut, and under a Slurm of its own (root; five minutes)
+test-cluster: cluster-setup build ## launches on hosts made of network namespaces, whose links are cut, under a Slurm of its own, with MPI, ssh and pdsh (root; ten minutes)
 	@echo "== cluster: scenes on several hosts"
 	@python3 tests/cluster/hosts.py --cli $(BUILD)/cli/accelerate --examples $(BUILD)/examples --rounds 3
 	@echo "== cluster: scenes under Slurm"
 	@python3 tests/cluster/slurm.py --cli $(BUILD)/cli/accelerate --examples $(BUILD)/examples
+	@echo "== cluster: hostfiles"
+	@python3 tests/cluster/hostfile.py --cli $(BUILD)/cli/accelerate --example $(BUILD)/examples/sharded
+	@echo "== cluster: MPI"
+	@python3 tests/cluster/mpi.py --cli $(BUILD)/cli/accelerate --example $(BUILD)/examples/sharded --scenes $(BUILD)/tests/scenes
 
 test-stock-pypi: ## the quicktour, an installed package and the Python peers with the CUDA build of torch from PyPI and no CUDA toolkit (downloads 3 GB)
 	@tests/package/stock_pypi
@@ -72,7 +76,7 @@ setup: ## what building needs, as far as it is missing: Debian packages and LibT
 test-setup: ## the same, and what tests need: linters, shells, the Python peers
 	@scripts/setup test
 
-cluster-setup: ## what building needs, and the services that make test-cluster starts: Slurm, munge, iproute2
+cluster-setup: ## what building needs, and what make test-cluster starts: Slurm, munge, MPI, ssh, pdsh, iproute2
 	@scripts/setup cluster
 
 configure: setup

@@ -9,8 +9,8 @@
 #include <accelerate/core/error.h>
 #include "console/flag_reader.h"
 #include "core/escaped.h"
+#include "hosts/gpu_list.h"
 #include "launch/command_plan.h"
-#include "launch/gpu_list.h"
 #include "launch/launch_merge.h"
 #include "launch/plan_text.h"
 

@@ -131,7 +131,8 @@ void fill_master(LaunchEnvironment& me, const Environment& environment, const st
   } else if (me.num_processes != me.local_num_processes) {
     throw ConfigError("MASTER_ADDR is not set, but only " + std::to_string(me.local_num_processes) + " of the " +
                       std::to_string(me.num_processes) +
-                      " processes run on this host. Set MASTER_ADDR to the address of the host that runs rank 0.");
+                      " processes run on this host. Set MASTER_ADDR to the address of the host that runs rank 0" +
+                      (me.launcher == "Open MPI" ? ", and have it exported: mpirun -x MASTER_ADDR." : "."));
   }
 }
 

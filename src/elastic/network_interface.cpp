@@ -1,9 +1,13 @@
 #include "elastic/network_interface.h"
 
+#include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 
 namespace accelerate::detail {
@@ -50,6 +54,39 @@ std::string interface_of(int socket) {
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) return "";
   const sockaddr_storage plain = without_mapping(own);
   return interface_with(reinterpret_cast<const sockaddr*>(&plain));
+}
+
+std::string address_for_others(const std::string& name) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(name.c_str(), nullptr, &hints, &found) != 0) return name;
+  std::string address;
+  for (const addrinfo* each = found; each != nullptr && address.empty(); each = each->ai_next) {
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const in_addr& number = reinterpret_cast<const sockaddr_in*>(each->ai_addr)->sin_addr;
+    const bool is_loopback = ntohl(number.s_addr) >> 24 == IN_LOOPBACKNET;
+    if (!is_loopback && ::inet_ntop(AF_INET, &number, text.data(), text.size()) != nullptr) address = text.data();
+  }
+  ::freeaddrinfo(found);
+  if (!address.empty()) return address;
+  const auto own = own_addresses();
+  return own.size() == 1 ? own.front() : name;
+}
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> addresses;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET || (each->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto* address = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr) addresses.emplace_back(text.data());
+  }
+  ::freeifaddrs(all);
+  return addresses;
 }
 
 }  // namespace accelerate::detail

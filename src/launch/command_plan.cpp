@@ -12,11 +12,12 @@
 #include "config/config_schema.h"
 #include "config/python_text.h"
 #include "elastic/cluster_place.h"
-#include "launch/gpu_list.h"
+#include "hosts/gpu_list.h"
 #include "launch/launch_flags.h"
 #include "launch/launch_merge.h"
 #include "launch/launch_variables.h"
 #include "launch/place_variables.h"
+#include "launch/remote_launch.h"
 #include "launch/worker_command.h"
 
 namespace accelerate::detail {
@@ -132,7 +133,9 @@ Launcher launcher_for(const LaunchSettings& merged, const Json* config, const Ma
   if (merged.cpu || (native && merged.use_cpu && is_sharded(merged))) return Launcher::simple;
   // C++ programs read DeepSpeed's settings and need no launcher of its own, unless one is named.
   if (merged.use_deepspeed) {
-    return native && !merged.deepspeed_multinode_launcher ? Launcher::multi_gpu : Launcher::deepspeed;
+    const std::string launcher = merged.deepspeed_multinode_launcher.value_or("standard");
+    const bool ours = launcher == "standard" || launcher == "ssh" || uses_host_file(merged);
+    return native && ours ? Launcher::multi_gpu : Launcher::deepspeed;
   }
   if (merged.use_fsdp || merged.use_megatron_lm || merged.multi_gpu) return Launcher::multi_gpu;
   if (merged.tpu) return Launcher::tpu;
@@ -248,11 +251,10 @@ PythonSettings python_settings(const LaunchSettings& merged, Launcher launcher) 
   const std::string backend = merged.dynamo_backend.value_or("no");
   if (backend != "no" && backend != "NO") add("dynamo_backend", "dynamo_config");
   if (launcher == Launcher::multi_gpu && merged.use_megatron_lm) refuse("use_megatron_lm", "megatron_lm_config");
-  if (launcher != Launcher::deepspeed) {
-    for (const auto member : {&LaunchSettings::deepspeed_hostfile, &LaunchSettings::deepspeed_exclusion_filter,
-                              &LaunchSettings::deepspeed_inclusion_filter}) {
-      if (merged.use_deepspeed && merged.*member)
-        found.idle.push_back(fmt::format("{} (only DeepSpeed's own launcher reads it)", key_of(member)));
+  if (launcher != Launcher::deepspeed && !merged.deepspeed_hostfile) {
+    for (const auto member : {&LaunchSettings::deepspeed_exclusion_filter, &LaunchSettings::deepspeed_inclusion_filter}) {
+      if (merged.*member)
+        found.idle.push_back(fmt::format("{} (it chooses among the hosts of --deepspeed_hostfile)", key_of(member)));
     }
   }
   if (merged.mixed_precision == "fp8") refuse("mixed_precision fp8", "fp8_config");
@@ -329,7 +331,10 @@ LaunchPlan with_mpi(LaunchPlan plan, const LaunchSettings& merged, const LaunchO
     if (name != "MASTER_ADDR" && name != "MASTER_PORT") variables.erase(name);
   }
   variables.erase("TORCH_NCCL_ASYNC_ERROR_HANDLING");
-  return as_one_command(std::move(plan), mpi_command(*mpi, merged, options, environment), std::move(variables), environment);
+  const auto argv = mpi_command(*mpi, merged, options, environment, exported_names(variables, machine));
+  LaunchPlan with = as_one_command(std::move(plan), argv, std::move(variables), environment);
+  with.workers.front().name = mpi->program;
+  return with;
 }
 
 LaunchPlan on_tpu(LaunchOptions options, const LaunchSettings& merged, const Environment& environment,
@@ -364,6 +369,9 @@ bool is_deepspeed_job(const LaunchSettings& merged, const LaunchOptions& options
 
 LaunchPlan as_deepspeed_job(LaunchOptions options, const LaunchSettings& merged, const Environment& environment,
                             const MachineFacts& machine) {
+  if (merged.deepspeed_multinode_launcher == "ssh") {
+    throw UsageError("--deepspeed_multinode_launcher ssh starts C++ programs only: choose one of DeepSpeed's own, such as pdsh.");
+  }
   const auto argv = deepspeed_command(merged, options);
   options.num_processes = 1;
   options.num_machines = 1;
@@ -460,11 +468,15 @@ LaunchArguments with_processes_per_node(LaunchArguments arguments, const Json* c
 
 bool uses_default_config(const LaunchSettings& settings) { return !settings.cpu; }
 
-LaunchPlan plan_command(const LaunchArguments& arguments, const nlohmann::json* config, const Environment& environment,
+LaunchPlan plan_command(const LaunchArguments& given, const nlohmann::json* config, const Environment& environment,
                         const MachineFacts& facts) {
-  if (arguments.settings.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
-  check_together(arguments.settings);
-  check_rendezvous(arguments.settings);
+  if (given.settings.command.empty()) throw UsageError("No program was given. Name it after the flags, then its arguments.");
+  check_together(given.settings);
+  check_rendezvous(given.settings);
+  LaunchArguments asked = merge_config(given, config);
+  take_endpoint(asked);
+  if (is_remote(asked.settings)) return plan_remote_launch(given, asked.settings, config != nullptr, environment, facts);
+  const LaunchArguments arguments = uses_host_file(asked.settings) ? with_rank_of_host_file(given, asked.settings, facts) : given;
   const auto place = place_of(arguments, environment);
   const MachineFacts machine = place ? as_given(facts, *place) : facts;
   std::vector<std::string> notes;

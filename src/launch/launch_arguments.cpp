@@ -108,6 +108,8 @@ struct NameElsewhere {
   const char* here;
 };
 constexpr std::array kNamesElsewhere = {
+    NameElsewhere{"include", "use --deepspeed_inclusion_filter"},
+    NameElsewhere{"exclude", "use --deepspeed_exclusion_filter"},
     NameElsewhere{"redirects", "use --log_dir or --tee to write the output of ranks to files"},
     NameElsewhere{"r", "use --log_dir or --tee to write the output of ranks to files"},
     NameElsewhere{"nproc", "use --num_processes"},
@@ -117,7 +119,7 @@ constexpr std::array kNamesElsewhere = {
     NameElsewhere{"num_gpus", "use --num_processes (one process per GPU), and --gpu_ids to choose GPUs"},
     NameElsewhere{"num_nodes", "use --num_machines"},
     NameElsewhere{"nodes", "use --num_machines"},
-    NameElsewhere{"hostfile", "use --mpirun_hostfile"},
+    NameElsewhere{"hostfile", "use --deepspeed_hostfile, which starts the program by ssh or pdsh, or --mpirun_hostfile"},
 };
 
 std::string unknown_flag(const FlagTable& table, const std::string& given) {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include <accelerate/core/error.h>
-#include "launch/gpu_list.h"
+#include "hosts/gpu_list.h"
 #include "launch/place_variables.h"
 
 namespace accelerate {
@@ -257,6 +257,7 @@ void pin_workers(LaunchPlan& plan, const LaunchOptions& options, const Environme
 LaunchPlan plan_launch(const LaunchOptions& options, const Environment& environment, const MachineFacts& machine) {
   check(options);
   LaunchPlan plan = {.max_restarts = options.max_restarts};
+  plan.signals_from_stdin = environment(kStdinSignalsVariable) == "1";
   plan.grace_period = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(options.grace_period));
   const int local_processes = count_processes(options, machine);
   const int processes = local_processes * options.num_machines;

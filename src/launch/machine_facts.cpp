@@ -1,4 +1,5 @@
 #include <accelerate/launch/machine_facts.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "core/program_path.h"
+#include "elastic/network_interface.h"
 
 namespace accelerate {
 
@@ -51,6 +53,30 @@ std::optional<std::array<int, 3>> driver_version(const std::string& text) {
   return std::nullopt;
 }
 
+/// A FIFO would wait for a writer, and a device has no end.
+std::optional<std::string> read_text_file(const std::string& path) {
+  std::error_code ignored;
+  std::ifstream file;
+  if (std::filesystem::is_regular_file(path, ignored)) file.open(path);
+  if (!file.is_open()) return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::vector<std::string> own_names() {
+  std::vector<std::string> names = own_addresses();
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) == 0) names.insert(names.begin(), name.data());
+  return names;
+}
+
+std::vector<std::string> variable_names() {
+  std::vector<std::string> names;
+  for (char** line = environ; *line != nullptr; ++line)
+    names.push_back(std::string(*line).substr(0, std::string(*line).find('=')));
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 // Whether the Python that would run the program finds one of the packages.
 bool python_has_fp8() {
   constexpr const char* question =
@@ -69,7 +95,9 @@ std::optional<MpiLauncher> find_mpi_launcher(const std::string& path) {
       version.append(buffer.data(), got);
     }
     if (pipe != nullptr) ::pclose(pipe);
-    return MpiLauncher{.program = name, .open_mpi = version.find("Open MPI") != std::string::npos};
+    // Under another name than mpirun, Open MPI's calls itself OpenRTE.
+    const bool open_mpi = version.find("Open MPI") != std::string::npos || version.find("OpenRTE") != std::string::npos;
+    return MpiLauncher{.program = name, .open_mpi = open_mpi};
   }
   return std::nullopt;
 }
@@ -144,11 +172,18 @@ MachineFacts read_machine_facts(PortReservation& port, const Environment& enviro
                                             : count_physical_cores(cpuinfo),
           .tpu = std::filesystem::exists("/dev/accel0", ignored) || environment("PJRT_DEVICE") == "TPU",
           .lacks_peer_access = has_broken_peer_access("/"),
+          .program = std::filesystem::read_symlink("/proc/self/exe", ignored),
           .current_folder = std::filesystem::current_path(ignored),
           .reserve_port = [&port](int wanted) { return port.take(wanted); },
           .reserve_free_port = [&port] { return port.take_any(); },
           .has_fp8 = python_has_fp8,
           .find_mpi = [path = environment("PATH").value_or("/bin:/usr/bin")] { return find_mpi_launcher(path); },
+          .address_of = address_for_others,
+          .own_names = own_names,
+          .read_file = read_text_file,
+          .has_program = [path = environment("PATH").value_or("/bin:/usr/bin")](
+                             const std::string& name) { return find_program(name, path).exit_code == 0; },
+          .variable_names = variable_names,
           .cpu_topology = [] { return read_cpu_topology("/", allowed_cpus()); }};
 }
 

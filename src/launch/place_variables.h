@@ -10,6 +10,10 @@
 
 namespace accelerate::detail {
 
+/// "1" in the environment of a launcher that another one has started on its host: signals for it are lines on its stdin, and the
+/// end of these is SIGTERM. For a connection may break, or the other launcher be killed, and no signal reaches another host then.
+inline constexpr char kStdinSignalsVariable[] = "ACCELERATE_LAUNCH_UNTIL_STDIN_CLOSES";
+
 /// The variables by which torchrun and this launcher give a worker its rank. In the launcher's own environment they belong to an
 /// outer launch.
 inline constexpr std::array kPlaceVariables = {"RANK",
@@ -29,7 +33,8 @@ inline constexpr std::array kPlaceVariables = {"RANK",
                                                "TORCHELASTIC_USE_AGENT_STORE",
                                                "TORCHELASTIC_SIGNALS_TO_HANDLE",
                                                "TORCHELASTIC_ERROR_FILE",
-                                               kFailureNotesVariable};
+                                               kFailureNotesVariable,
+                                               kStdinSignalsVariable};
 
 /// Gives a worker the rank, and all that follows from it, that it has in a round of several machines. Where other launchers run
 /// on its machine, the number of the launcher is not that of the machine.

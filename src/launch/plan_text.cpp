@@ -51,7 +51,8 @@ std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
   for (const std::string& note : plan.notes) text += fmt::format("# {}\n", escaped(note));
   if (plan.machines) text += machines_text(*plan.machines);
   for (const WorkerPlan& worker : plan.workers) {
-    text += fmt::format("{}# rank {}\n{}", text.empty() ? "" : "\n", worker.rank, worker_text(worker, plan, environment));
+    const std::string name = worker.name.empty() ? fmt::format("rank {}", worker.rank) : escaped(worker.name);
+    text += fmt::format("{}# {}\n{}", text.empty() ? "" : "\n", name, worker_text(worker, plan, environment));
   }
   return text;
 }

@@ -1,5 +1,9 @@
 #include "launch/worker_command.h"
 
+#include <set>
+
+#include "hosts/forwarded_variables.h"
+
 namespace accelerate::detail {
 namespace {
 
@@ -27,13 +31,24 @@ std::vector<std::string> worker_command(const LaunchSettings& settings, bool unb
   return command;
 }
 
+std::vector<std::string> exported_names(const std::map<std::string, std::string>& variables, const MachineFacts& machine) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : variables) names.insert(name);
+  for (const std::string& name : machine.variable_names()) {
+    if (is_forwarded(name) || name == "ACCELERATE_RENDEZVOUS_SECRET") names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
 std::vector<std::string> mpi_command(const MpiLauncher& mpi, const LaunchSettings& settings, const LaunchOptions& options,
-                                     const Environment& environment) {
+                                     const Environment& environment, const std::vector<std::string>& exported) {
   const int per_machine = options.num_processes ? *options.num_processes / options.num_machines : 1;
   std::vector<std::string> command = {mpi.program, mpi.open_mpi ? "--hostfile" : "-f", *settings.mpirun_hostfile,
                                       mpi.open_mpi ? "--npernode" : "-ppn", std::to_string(per_machine)};
   if (options.num_processes) append(command, {"-n", std::to_string(*options.num_processes)});
   if (mpi.open_mpi) append(command, {"--bind-to", "socket"});
+  // Open MPI gives ranks on other hosts only what is named; the others give them all variables.
+  for (const std::string& name : mpi.open_mpi ? exported : std::vector<std::string>()) append(command, {"-x", name});
   append(command, worker_command(settings, false, environment));
   return command;
 }

@@ -38,10 +38,11 @@ std::vector<char*> as_c_array(std::vector<std::string>& texts) {
   return pointers;
 }
 
-void reset_signals() {
+void reset_signals(std::span<const int> ignored) {
   for (int signal = 1; signal < NSIG; ++signal) {
     if (!is_left_ignored(signal)) ::signal(signal, SIG_DFL);
   }
+  for (const int signal : ignored) ::signal(signal, SIG_IGN);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -67,34 +68,13 @@ void begin_worker(const WorkerStart& start, pid_t launcher) {
   if (streams.err >= 0) ::dup2(streams.err, STDERR_FILENO);
 }
 
-/// Room for a set of CPUs of any size, made before the fork.
-class CpuSet {
- public:
-  explicit CpuSet(const std::vector<int>& cpus) : bits_(words_for(cpus)) {
-    for (const int cpu : cpus) bits_[static_cast<size_t>(cpu) / kBits] |= 1UL << (static_cast<size_t>(cpu) % kBits);
-  }
-
-  /// Pins this process to them. CPUs that went offline meanwhile are not an error.
-  void apply() const {
-    if (!bits_.empty())
-      ::sched_setaffinity(0, bits_.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(bits_.data()));
-  }
-
- private:
-  static constexpr size_t kBits = 8 * sizeof(unsigned long);
-  static size_t words_for(const std::vector<int>& cpus) {
-    return cpus.empty() ? 0 : static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) / kBits + 1;
-  }
-  std::vector<unsigned long> bits_;
-};
-
-// Only async-signal-safe calls are allowed after fork: everything was allocated before.
-[[noreturn]] void become_program(const char* path, const char* shown_path, char* const* argv, char* const* environment) {
-  reset_signals();
-  // The path has a slash, so PATH is not searched again; like a shell, execvp runs a script without #! with sh.
-  ::execvpe(path, argv, environment);
-  ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", shown_path, ::strerrordesc_np(errno));
-  ::_exit(126);
+// A set of CPUs of any size.
+std::vector<unsigned long> cpu_bits(const std::vector<int>& cpus) {
+  constexpr size_t bits = 8 * sizeof(unsigned long);
+  if (cpus.empty()) return {};
+  std::vector<unsigned long> words(static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) / bits + 1);
+  for (const int cpu : cpus) words[static_cast<size_t>(cpu) / bits] |= 1UL << (static_cast<size_t>(cpu) % bits);
+  return words;
 }
 
 }  // namespace
@@ -113,18 +93,31 @@ pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()
   return pid;
 }
 
+ProgramImage::ProgramImage(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed)
+    : path_(path),
+      shown_path_(escaped(path)),
+      arguments_(plan.argv),
+      variables_(environment_of(plan, removed)),
+      argv_(as_c_array(arguments_)),
+      environment_(as_c_array(variables_)),
+      cpus_(cpu_bits(plan.cpus)) {}
+
+// Only async-signal-safe calls are allowed after fork: everything was allocated before.
+void ProgramImage::become(std::span<const int> ignored) const {
+  // CPUs that went offline meanwhile are not an error.
+  if (!cpus_.empty())
+    ::sched_setaffinity(0, cpus_.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(cpus_.data()));
+  reset_signals(ignored);
+  // The path has a slash, so PATH is not searched again; like a shell, execvp runs a script without #! with sh.
+  ::execvpe(path_.c_str(), argv_.data(), environment_.data());
+  ::dprintf(STDERR_FILENO, "accelerate launch: '%s' cannot be executed: %s.\n", shown_path_.c_str(), ::strerrordesc_np(errno));
+  ::_exit(126);
+}
+
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                    const WorkerStart& start) {
-  std::vector<std::string> arguments = plan.argv;
-  std::vector<std::string> variables = environment_of(plan, removed);
-  const std::vector<char*> argv = as_c_array(arguments);
-  const std::vector<char*> environment = as_c_array(variables);
-  const CpuSet cpus(plan.cpus);
-  const std::string shown_path = escaped(path);
-  return fork_worker(plan.rank, start, [&] {
-    cpus.apply();
-    become_program(path.c_str(), shown_path.c_str(), argv.data(), environment.data());
-  });
+                    const WorkerStart& start, std::span<const int> ignored) {
+  const ProgramImage program(plan, path, removed);
+  return fork_worker(plan.rank, start, [&] { program.become(ignored); });
 }
 
 std::chrono::duration<double> WorkerProcess::running_time() const {

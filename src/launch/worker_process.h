@@ -6,7 +6,9 @@
 #include <chrono>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <accelerate/launch/launch_plan.h>
 
@@ -31,9 +33,28 @@ struct WorkerStart {
 /// must not return. Returns its process id. Throws WorkerError when fork fails.
 pid_t fork_worker(int rank, const WorkerStart& start, const std::function<void()>& become);
 
-/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it.
+/// A program that a new process is about to become: all that exec needs, allocated before the fork.
+class ProgramImage {
+ public:
+  /// `path` as `plan` says, without the variables in `removed`.
+  ProgramImage(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed);
+  ProgramImage(const ProgramImage&) = delete;
+  ProgramImage& operator=(const ProgramImage&) = delete;
+
+  /// In the new process. Signals are as a program expects them, but that those in `ignored` are ignored.
+  [[noreturn]] void become(std::span<const int> ignored = {}) const;
+
+ private:
+  const std::string path_, shown_path_;
+  std::vector<std::string> arguments_, variables_;
+  const std::vector<char*> argv_, environment_;
+  const std::vector<unsigned long> cpus_;
+};
+
+/// Starts `path` as `plan` says, without the variables in `removed`, in a process as `fork_worker` makes it. It ignores the
+/// signals in `ignored`.
 pid_t start_program(const WorkerPlan& plan, const std::string& path, const std::vector<std::string>& removed,
-                    const WorkerStart& start);
+                    const WorkerStart& start, std::span<const int> ignored = {});
 
 /// One started worker and the process group it leads: all that it starts and does not put elsewhere.
 class WorkerProcess {

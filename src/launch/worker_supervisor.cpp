@@ -12,7 +12,7 @@
 
 #include <accelerate/core/error.h>
 #include "core/escaped.h"
-#include "launch/child_processes.h"
+#include "hosts/child_processes.h"
 #include "launch/place_variables.h"
 
 namespace accelerate::detail {
@@ -54,6 +54,7 @@ WorkerSupervisor::WorkerSupervisor(const LaunchPlan& plan, StartWorker start_wor
       start_worker_(std::move(start_worker)),
       kind_(kind),
       output_(plan.output),
+      stdin_signals_(plan.signals_from_stdin),
       preexisting_children_(list_children(::getpid())),
       watchdog_(static_cast<int>(plan.workers.size())) {}
 
@@ -119,7 +120,7 @@ bool WorkerSupervisor::await_round() {
       return false;
     }
     wait_for_events();
-    while (const auto signal = signals_.take()) answer(*signal);
+    while (const auto signal = take_signal()) answer(*signal);
     if (phase_ != Phase::running) return false;
   }
 }
@@ -132,7 +133,7 @@ void WorkerSupervisor::run_attempt(int attempt) {
   start(attempt);
   while (!finished()) {
     wait_for_events();
-    while (const auto signal = signals_.take()) answer(*signal);
+    while (const auto signal = take_signal()) answer(*signal);
     if (machines_) hear_machines();
     if (deadline_ && Clock::now() >= *deadline_) act_on_deadline();
   }
@@ -177,7 +178,7 @@ void WorkerSupervisor::lend_terminal() {
 // Several readers of one stdin would each get a part of it, so only rank 0 has it. A terminal has one foreground group: a
 // single program is put there, but with several, Ctrl-C must reach us, and reading would stop rank 0.
 WorkerInput WorkerSupervisor::input_of(int rank) {
-  if (rank != 0) return WorkerInput::empty;
+  if (rank != 0 || plan_.signals_from_stdin || plan_.signals_to_stdin) return WorkerInput::empty;
   if (::isatty(STDIN_FILENO) == 0) return WorkerInput::inherited;
   lends_terminal_ = kind_ == WorkerKind::program && plan_.workers.size() == 1 && TerminalLoan::possible();
   return lends_terminal_ ? WorkerInput::terminal : WorkerInput::empty;
@@ -199,6 +200,7 @@ bool WorkerSupervisor::finished() {
 void WorkerSupervisor::wait_for_events() {
   std::vector<pollfd> watched = {{.fd = signals_.descriptor(), .events = POLLIN, .revents = 0}};
   output_.add_to(watched);
+  stdin_signals_.add_to(watched);
   auto deadline = deadline_;
   if (machines_) {
     machines_->add_to(watched);
@@ -213,6 +215,12 @@ void WorkerSupervisor::wait_for_events() {
                     escaped(machines_->awaited())));
     next_notice_ = Clock::now() + kBetweenNotices;
   }
+}
+
+std::optional<ArrivedSignal> WorkerSupervisor::take_signal() {
+  if (const auto signal = signals_.take()) return signal;
+  if (const auto number = stdin_signals_.take()) return ArrivedSignal{.number = *number, .process = 0};
+  return std::nullopt;
 }
 
 // What the launchers of other machines have told.
@@ -334,11 +342,11 @@ void WorkerSupervisor::blame(const WorkerProcess& worker) {
   const int local_rank = static_cast<int>(slot_of(worker));
   output_.drain(local_rank);
   const auto lines = output_.last_lines(local_rank);
-  say(fmt::format("rank {} {}{}{}", worker.rank(), what,
-                  others == 0   ? "."
-                  : others == 1 ? "; stopping the other rank."
-                                : "; stopping the other ranks.",
-                  output_.was_just_written(lines) ? " Its last lines are above." : quote_lines(lines)));
+  const std::string& name = plan_.workers[slot_of(worker)].name;
+  say(fmt::format(
+      "{} {}{}{}", name.empty() ? fmt::format("rank {}", worker.rank()) : escaped(name), what,
+      others == 0 ? "." : fmt::format("; stopping the other {}{}.", name.empty() ? "rank" : "host", others == 1 ? "" : "s"),
+      output_.was_just_written(lines) ? " Its last lines are above." : quote_lines(lines)));
 }
 
 void WorkerSupervisor::pass_on(int signal) {
@@ -457,7 +465,7 @@ void WorkerSupervisor::finish_output() {
     if (deadline_ && Clock::now() >= *deadline_) return;
     wait_for_events();
     if (deadline_ && output_.pending() < pending) deadline_ = Clock::now() + plan_.grace_period;
-    while (const auto signal = signals_.take()) {
+    while (const auto signal = take_signal()) {
       if (signal->number == SIGCHLD || signal->number == SIGUSR1 || signal->number == SIGUSR2) continue;
       if (signal->number == SIGTSTP || signal->number == SIGWINCH) {
         answer(*signal);

@@ -10,6 +10,7 @@
 
 #include <accelerate/launch/launch_plan.h>
 #include "elastic/machine_group.h"
+#include "hosts/stdin_signals.h"
 #include "launch/failure_notes.h"
 #include "launch/signal_scope.h"
 #include "launch/terminal_loan.h"
@@ -74,6 +75,7 @@ class WorkerSupervisor {
   bool all_have_ended() const;
   bool finished();
   void wait_for_events();
+  std::optional<ArrivedSignal> take_signal();
   void answer(const ArrivedSignal& signal);
   void act_on_deadline();
   void hear_machines();
@@ -100,7 +102,8 @@ class WorkerSupervisor {
   const StartWorker start_worker_;
   const WorkerKind kind_;
   WorkerOutput output_;
-  SignalScope signals_;                         // before the workers, so that no exit is missed
+  SignalScope signals_;  // before the workers, so that no exit is missed
+  StdinSignals stdin_signals_;
   const std::set<pid_t> preexisting_children_;  // children that this process had before
   Watchdog watchdog_;
   FailureNotes failure_notes_;

@@ -98,7 +98,8 @@ std::string WorkerOutput::prefix_of(int local_rank, bool is_error) const {
   const RankOutputPlan& wanted = plan_.ranks[static_cast<size_t>(local_rank)];
   if (!wanted.prefix.empty() && (is_error ? wanted.stderr_to_file : wanted.stdout_to_file)) return wanted.line_prefix();
   const ConsoleWriter& console = is_error ? *consoles_.back() : *consoles_.front();
-  return console.is_terminal() && ranks_.size() > 1 ? fmt::format("[{}] ", wanted.rank) : "";
+  if (!console.is_terminal() || ranks_.size() < 2) return "";
+  return fmt::format("[{}] ", wanted.name.empty() ? std::to_string(wanted.rank) : wanted.name);
 }
 
 std::unique_ptr<LogFile> WorkerOutput::file_for(int local_rank, int attempt, bool is_error) {

@@ -10,10 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-ORDER = ["core", "console", "formats", "checkpoint_files", "config", "output", "elastic", "launch", "rendezvous", "transport", "distributed", "checkpoint",
+ORDER = ["core", "console", "formats", "checkpoint_files", "config", "output", "elastic", "hosts", "launch", "rendezvous", "transport", "distributed", "checkpoint",
          "residency", "activations", "training", "data", "sharding", "parallel", "big_model", "run_state", "capture", "xla", "tracking", "profiling",
          "accelerator"]
-TORCH_FREE = {"core", "console", "formats", "checkpoint_files", "config", "output", "elastic", "launch", "cli"}
+TORCH_FREE = {"core", "console", "formats", "checkpoint_files", "config", "output", "elastic", "hosts", "launch", "cli"}
 HEAVY = {"torch/torch.h", "torch/nn.h", "ATen/ATen.h"}
 TORCH = ("torch/", "ATen/", "c10/", "caffe2/")
 INCLUDE = re.compile(r'\s*#\s*include\s*([<"])([^>"]+)[>"]')

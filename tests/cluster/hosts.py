@@ -4,8 +4,6 @@
 hosts.py --cli ACCELERATE --examples FOLDER [--rounds N] [--only SCENE]"""
 
 import argparse
-import contextlib
-import os
 import pathlib
 import random
 import re

@@ -13,6 +13,8 @@
 #include <memory>
 #include <set>
 
+#include <accelerate/core/error.h>
+#include "elastic/network_interface.h"
 #include "support/error_text.h"
 #include "support/held_port.h"
 
@@ -132,6 +134,14 @@ TEST_F(Machines, Machine0IsReachedByNameAndByIpv6) {
     expect_round(0);
     all_.clear();
   }
+}
+
+TEST(NetworkInterface, AnAddressForOthersIsNoLoopback) {
+  EXPECT_EQ(address_for_others("10.0.0.7"), "10.0.0.7");
+  EXPECT_EQ(address_for_others("no.such.host.invalid"), "no.such.host.invalid");
+  const auto own = own_addresses();
+  EXPECT_EQ(address_for_others("127.0.1.1"), own.size() == 1 ? own.front() : "127.0.1.1");
+  for (const auto& address : own) EXPECT_EQ(address_for_others(address), address);
 }
 
 TEST_F(Machines, AFailureIsToldToAllOthersAndTheNextRoundBeginsWhenAllAreReady) {

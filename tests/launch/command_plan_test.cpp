@@ -169,17 +169,20 @@ TEST(LaunchSharding, CppProgramsPrefetchUnlessSomebodySaysNo) {
 TEST(LaunchSharding, CppProgramsHearOfDeepSpeedAndNeedNoLauncherOfItsOwn) {
   const std::string file =
       "distributed_type: DEEPSPEED\nnum_processes: 4\nnum_machines: 2\nmain_process_ip: a\ndeepspeed_config:\n  zero_stage: 3\n  "
-      "deepspeed_hostfile: hosts\n";
+      "deepspeed_hostfile: hosts\n  deepspeed_multinode_launcher: standard\n";
   const LaunchPlan plan = planned({"./p"}, file);
   ASSERT_EQ(plan.workers.size(), 2u);
   EXPECT_EQ(plan.workers.front().argv, (Words{"./p"}));
   EXPECT_EQ(value_of(plan, "ACCELERATE_USE_DEEPSPEED"), "true");
   EXPECT_EQ(value_of(plan, "ACCELERATE_DEEPSPEED_ZERO_STAGE"), "3");
-  EXPECT_EQ(value_of(plan, "ACCELERATE_CONFIG_DS_FIELDS"), "deepspeed_hostfile,zero_stage");
+  EXPECT_EQ(value_of(plan, "ACCELERATE_CONFIG_DS_FIELDS"), "deepspeed_hostfile,deepspeed_multinode_launcher,zero_stage");
   EXPECT_EQ(value_of(plan, "WORLD_SIZE"), "4");
   EXPECT_EQ(value_of(plan, "PYTHONPATH"), "(none)");
-  EXPECT_NE(notes_of(plan).find("deepspeed_hostfile (only DeepSpeed's own launcher reads it)"), std::string::npos);
-  EXPECT_EQ(planned({"p.py"}, file).workers.front().argv.front(), "deepspeed");
+  EXPECT_EQ(notes_of(plan), "") << "every machine runs its own command";
+  EXPECT_EQ(planned({"p.py"}, file).workers.front().argv.front(), "python3");
+  EXPECT_NE(
+      notes_of(planned({"--deepspeed_inclusion_filter", "w1", "./p"})).find("chooses among the hosts of --deepspeed_hostfile"),
+      std::string::npos);
   const LaunchPlan on_cpu = planned({"--cpu", "--num_processes", "2", "--use_deepspeed", "--zero_stage", "1", "./p"});
   EXPECT_EQ(value_of(on_cpu, "ACCELERATE_DEEPSPEED_ZERO_STAGE"), "1");
   EXPECT_EQ(value_of(on_cpu, "ACCELERATE_USE_CPU"), "True");
@@ -345,14 +348,26 @@ std::string fake_mpi(const TemporaryFolder& folder, const std::string& name, con
 std::string launched_with_mpi(const std::string& path) {
   return run_program({ACCELERATE_CLI, "launch", "--cpu", "--num_processes", "4", "--mpirun_hostfile", "hosts",
                       "--num_cpu_threads_per_process", "3", "./program", "a b"},
-                     {.environment = {{"PATH", path}}})
+                     {.environment = {{"PATH", path}, {"NCCL_DEBUG", "INFO"}, {"ACCELERATE_LAUNCH_ID", "other"}}})
       .output;
 }
 
 TEST(LaunchMpi, OpenMpiAndTheOthersAreTalkedToInTheirOwnWords) {
   const TemporaryFolder open;
-  EXPECT_EQ(launched_with_mpi(fake_mpi(open, "mpirun", "mpirun (Open MPI) 4.1.4")),
-            "3 127.0.0.1 \n--hostfile hosts --npernode 4 -n 4 --bind-to socket ./program a b\n");
+  const std::string with_open_mpi = launched_with_mpi(fake_mpi(open, "mpirun", "mpirun (Open MPI) 4.1.4"));
+  EXPECT_TRUE(with_open_mpi.starts_with("3 127.0.0.1 \n--hostfile hosts --npernode 4 -n 4 --bind-to socket -x "))
+      << with_open_mpi;
+  EXPECT_TRUE(with_open_mpi.ends_with(" ./program a b\n")) << with_open_mpi;
+  for (const char* name : {"ACCELERATE_MIXED_PRECISION", "ACCELERATE_USE_CPU", "MASTER_ADDR", "MASTER_PORT", "NCCL_DEBUG",
+                           "OMP_NUM_THREADS", "PATH"}) {
+    EXPECT_NE(with_open_mpi.find(std::string(" -x ") + name + " "), std::string::npos) << name << " in " << with_open_mpi;
+  }
+  for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "HOME", "ACCELERATE_LAUNCH_ID"}) {
+    EXPECT_EQ(with_open_mpi.find(std::string(" -x ") + name + " "), std::string::npos) << name << " in " << with_open_mpi;
+  }
+  const TemporaryFolder open_mpiexec;
+  const std::string with_mpiexec = launched_with_mpi(fake_mpi(open_mpiexec, "mpiexec", "mpiexec (OpenRTE) 4.1.4"));
+  EXPECT_NE(with_mpiexec.find("--hostfile hosts"), std::string::npos) << with_mpiexec;
   const TemporaryFolder intel;
   EXPECT_EQ(launched_with_mpi(fake_mpi(intel, "mpiexec", "Intel(R) MPI Library for Linux* OS, Version 2021.9")),
             "3 127.0.0.1 \n-f hosts -ppn 4 -n 4 ./program a b\n");

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include <accelerate/core/error.h>
-#include "launch/child_processes.h"
+#include "hosts/child_processes.h"
 #include "launch/watchdog.h"
 #include "launch/worker_scripts.h"
 #include "support/temporary_folder.h"

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include <accelerate/core/error.h>
-#include "launch/child_processes.h"
+#include "hosts/child_processes.h"
 #include "launch/worker_scripts.h"
 
 namespace accelerate::testing {

@@ -250,6 +250,15 @@ void read_a_bare_no(const Json& test, GoldenLaunch& launch) {
   launch = {.fails = false};  // what is started is not compared
 }
 
+// Open MPI gives ranks on other hosts only the variables that it is told of.
+void name_variables_to_open_mpi(const Json&, GoldenLaunch& launch) {
+  const auto last = std::find(launch.argv.begin(), launch.argv.end(), "--bind-to");
+  if (launch.fails || last == launch.argv.end()) return;
+  std::vector<std::string> named;
+  for (const auto& [name, value] : launch.variables.front()) named.insert(named.end(), {"-x", name});
+  launch.argv.insert(last + 2, named.begin(), named.end());
+}
+
 struct Difference {
   const char* what;
   void (*apply)(const Json& test, GoldenLaunch& launch);
@@ -263,6 +272,7 @@ constexpr Difference kDifferences[] = {
     {"a bare NO in a config file is NO", read_a_bare_no},
     {"enable_cpu_affinity in a config file counts", obey_affinity_of_the_file},
     {"fp8 backends are spelled as their readers expect", spell_fp8_backends_as_readers_do},
+    {"Open MPI is told which variables ranks on other hosts need", name_variables_to_open_mpi},
 };
 
 Json golden_launches() {

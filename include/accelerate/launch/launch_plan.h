@@ -81,6 +81,8 @@ struct LaunchOptions {
 struct WorkerPlan {
   /// Its global rank, from 0.
   int rank = 0;
+  /// What messages call it, if it is no rank: the host on which it starts a launcher, or mpirun.
+  std::string name = {};
   /// The program and its arguments.
   std::vector<std::string> argv = {};
   /// Environment variables added to the launcher's environment.
@@ -106,6 +108,11 @@ struct LaunchPlan {
   std::chrono::milliseconds last_words = std::chrono::seconds(1);
   /// How often all ranks are restarted after a failure.
   int max_restarts = 0;
+  /// Workers get signals as lines on their stdin, which closes when the launcher is gone: they are connections to launchers on
+  /// other hosts.
+  bool signals_to_stdin = false;
+  /// This launcher is such a one: it takes signals from its stdin, the end of which is SIGTERM.
+  bool signals_from_stdin = false;
   /// With several machines, how their launchers start and end the ranks together. MASTER_PORT of the workers is chosen then.
   std::optional<MachineSettings> machines = {};
 };

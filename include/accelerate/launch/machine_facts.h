@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <accelerate/core/launch_environment.h>
 #include <accelerate/launch/cpu_topology.h>
@@ -31,6 +32,8 @@ struct MachineFacts {
   bool tpu = false;
   /// Whether the driver breaks peer-to-peer access between the GPUs (several RTX 40 with a driver older than 550.40.07).
   bool lacks_peer_access = false;
+  /// The path of the launcher itself.
+  std::string program = {};
   /// Where the launcher was started.
   std::string current_folder = {};
   /// Reserves this port for rank 0; false when it is not available.
@@ -41,6 +44,16 @@ struct MachineFacts {
   std::function<bool()> has_fp8 = [] { return false; };
   /// The MPI launcher of this host, if any. Called only when MPI is requested.
   std::function<std::optional<MpiLauncher>()> find_mpi = [] { return std::nullopt; };
+  /// How other hosts reach the host of a name. Called only for a launch on other hosts.
+  std::function<std::string(const std::string& name)> address_of = [](const std::string& name) { return name; };
+  /// The name of this host, and its addresses. Called only when a hostfile tells its rank.
+  std::function<std::vector<std::string>()> own_names = [] { return std::vector<std::string>(); };
+  /// The text of a file, if it can be read. Called only with a hostfile.
+  std::function<std::optional<std::string>(const std::string& path)> read_file = [](const std::string&) { return std::nullopt; };
+  /// Whether PATH has this program. Called only with a hostfile.
+  std::function<bool(const std::string& name)> has_program = [](const std::string&) { return false; };
+  /// The names of all environment variables. Called only for a launch on other hosts.
+  std::function<std::vector<std::string>()> variable_names = [] { return std::vector<std::string>(); };
   /// The NUMA topology. Called only when CPU affinity is requested.
   std::function<CpuTopology()> cpu_topology = [] { return CpuTopology(); };
 };

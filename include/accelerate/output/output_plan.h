@@ -11,6 +11,8 @@ namespace accelerate {
 struct RankOutputPlan {
   /// Its global rank.
   int rank = 0;
+  /// What its lines begin with on a terminal, in brackets. Empty: its rank.
+  std::string name = {};
   /// Streams that are also written to a log file.
   bool stdout_to_file = false;
   bool stderr_to_file = false;

@@ -1,4 +1,4 @@
-#include "launch/gpu_list.h"
+#include "hosts/gpu_list.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "launch/child_processes.h"
+#include "hosts/child_processes.h"
 
 #include <sys/wait.h>
 #include <unistd.h>

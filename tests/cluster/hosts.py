@@ -4,6 +4,8 @@
 hosts.py --cli ACCELERATE --examples FOLDER [--rounds N] [--only SCENE]"""
 
 import argparse
+import contextlib
+import os
 import pathlib
 import random
 import re

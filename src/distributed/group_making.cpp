@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "core/pipe_signal.h"
+#include "elastic/network_interface.h"
 #include "rendezvous/bounded.h"
 #include "rendezvous/rendezvous.h"
 #include "transport/c10d_transport.h"
@@ -17,12 +18,16 @@ constexpr std::chrono::minutes kGlooTimeout{30}, kNcclTimeout{10}, kRendezvousPa
 
 constexpr const char* kSplitCall = "split_group";
 
-/// Processes of one host meet on the loopback interface, whatever the host's own name resolves to.
+/// Processes of one host meet on the loopback interface, whatever the host's own name resolves to. Those of several use the
+/// interface by which rank 0 is reached: gloo's default is where the host's name leads, on Debian its loopback interface.
 c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> gloo_options(const LaunchEnvironment& me, const BackendOptions& backends) {
   const auto timeout = backends.timeout.value_or(kGlooTimeout);
-  if (!on_one_host(me) || backends.interface_is_named) return c10d::ProcessGroupGloo::Options::create_default(timeout);
+  const std::string interface = on_one_host(me) || backends.interface_is_named ? "" : interface_to(me.master_address);
+  if (backends.interface_is_named || (!on_one_host(me) && interface.empty()))
+    return c10d::ProcessGroupGloo::Options::create_default(timeout);
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  options->devices.push_back(interface.empty() ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                               : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
   return options;
 }
 

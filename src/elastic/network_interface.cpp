@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -46,7 +47,42 @@ sockaddr_storage without_mapping(const sockaddr_storage& address) {
   return plain;
 }
 
+/// Nothing is sent: to connect a datagram socket only asks for the route.
+std::string interface_of_route(const addrinfo& to) {
+  const int socket = ::socket(to.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool known = ::connect(socket, to.ai_addr, to.ai_addrlen) == 0;
+  const std::string name = known ? interface_of(socket) : "";
+  if (socket >= 0) ::close(socket);
+  return name;
+}
+
+std::string only_other_interface() {
+  const auto own = own_addresses();
+  if (own.size() != 1) return "";
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  ::inet_pton(AF_INET, own.front().c_str(), &address.sin_addr);
+  return interface_with(reinterpret_cast<const sockaddr*>(&address));
+}
+
+bool is_loopback_number(const std::string& text) {
+  in6_addr bytes;
+  return text.starts_with("127.") || text == "localhost" || ::inet_pton(AF_INET6, text.c_str(), &bytes) == 1;
+}
+
 }  // namespace
+
+std::string interface_to(const std::string& address) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.c_str(), "9", &hints, &found) != 0) return "";
+  std::string name;
+  for (const addrinfo* each = found; each != nullptr && name.empty(); each = each->ai_next) name = interface_of_route(*each);
+  ::freeaddrinfo(found);
+  // The way to an address of this host is its loopback interface, unless that is what the address says.
+  return name == "lo" && !is_loopback_number(address) ? only_other_interface() : name;
+}
 
 std::string interface_of(int socket) {
   sockaddr_storage own = {};

@@ -328,6 +328,26 @@ def clocks_differ(network, wishes, chance):
         assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
 
 
+def on_ranks_alone(network, wishes, file):
+    """What two ranks on two hosts print that nobody launched, as under srun and mpirun."""
+    ranks = []
+    for rank in range(2):
+        variables = {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": rank, "MASTER_ADDR": "node0", "MASTER_PORT": 29800,
+                     "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": 1}
+        ranks.append(subprocess.Popen(network.on(rank, f"{wishes.examples}/sharded", file), env={**os.environ, **{name: str(value) for name, value in variables.items()}},
+                                      stdout=subprocess.PIPE, text=True))
+    texts = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert all(rank.returncode == 0 for rank in ranks), texts
+    return re.search("tensors .*", texts[0])[0]
+
+
+def on_one_machine_sharded(wishes):
+    with tempfile.TemporaryDirectory() as folder:
+        words = [wishes.cli, "launch", "--cpu", "--num_cpu_threads_per_process", "1", "--num_processes", "2", "--main_process_port", "0",
+                 f"{wishes.examples}/sharded", f"{folder}/one.safetensors"]
+        return re.search("tensors .*", subprocess.run(words, check=True, capture_output=True, text=True).stdout)[0]
+
+
 def names_may_be_loopback(network, wishes, chance):
     """Debian maps the name of a host to 127.0.1.1 on the host itself: the launchers say so, and ranks use the interface that leads to the others."""
     folders = [network.files_of(name) for name in network.names]
@@ -341,6 +361,7 @@ def names_may_be_loopback(network, wishes, chance):
             launches = [Launch(network, wishes.cli, host, 2, program, "--main_process_ip", "node0", numbers=numbers) for host in range(2)]
             for launch in launches:
                 expect(launch, 0)
+            assert on_ranks_alone(network, wishes, f"{results}/alone.safetensors") == on_one_machine_sharded(wishes)
             assert re.search("--main_process_ip node0 is no single address of this host", launches[0].text()), launches[0].text()
             assert checksum(launches[0].text()) == on_one_machine(wishes, 4)
     finally:

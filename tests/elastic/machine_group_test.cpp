@@ -136,6 +136,12 @@ TEST_F(Machines, Machine0IsReachedByNameAndByIpv6) {
   }
 }
 
+TEST(NetworkInterface, IsTheOneThatLeadsThere) {
+  EXPECT_EQ(interface_to("127.0.0.1"), "lo");
+  EXPECT_EQ(interface_to("localhost"), "lo");
+  EXPECT_EQ(interface_to("no.such.host.invalid"), "");
+}
+
 TEST(NetworkInterface, AnAddressForOthersIsNoLoopback) {
   EXPECT_EQ(address_for_others("10.0.0.7"), "10.0.0.7");
   EXPECT_EQ(address_for_others("no.such.host.invalid"), "no.such.host.invalid");

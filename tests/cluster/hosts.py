@@ -280,16 +280,16 @@ def firewall_is_named(network, wishes, chance):
             launch.end()
 
 
-STRANGER = """
+NONSENSE = """
 import os, socket, sys
-with socket.create_connection((sys.argv[1], int(sys.argv[2])), 2) as stranger:
-    stranger.sendall({"scan": b"", "http": b"GET / HTTP/1.0\\r\\n\\r\\n", "zeros": bytes(64), "noise": os.urandom(4096)}[sys.argv[3]])
-    stranger.settimeout(0.1)
-    stranger.recv(100)
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 2) as connection:
+    connection.sendall({"scan": b"", "http": b"GET / HTTP/1.0\\r\\n\\r\\n", "zeros": bytes(64), "noise": os.urandom(4096)}[sys.argv[3]])
+    connection.settimeout(0.1)
+    connection.recv(100)
 """
 
 
-def strangers_change_nothing(network, wishes, chance):
+def unrelated_hosts_change_nothing(network, wishes, chance):
     """A host that does not belong to the run sends nonsense to every port that listens while it starts and trains; another job comes to its address."""
     with tempfile.TemporaryDirectory() as folder:
         program = elastic_program(wishes, folder, 30)
@@ -302,7 +302,7 @@ def strangers_change_nothing(network, wishes, chance):
             for host in range(2):
                 for port in listening(network, host):
                     reached.add((host, port))
-                    subprocess.run(["ip", "netns", "exec", network.names[2], sys.executable, "-c", STRANGER, network.address(host), str(port),
+                    subprocess.run(["ip", "netns", "exec", network.names[2], sys.executable, "-c", NONSENSE, network.address(host), str(port),
                                     chance.choice(["scan", "http", "zeros", "noise"])], stderr=subprocess.DEVNULL)
         assert len(reached) > 2, reached
         expect(other, 1, "refused by machine 0 .* another job")
@@ -378,7 +378,7 @@ def process_of_rank(network, host, rank):
 
 
 SCENES = [starts_in_any_order, cut_for_a_moment, cut_for_good, host_is_killed, rank_is_killed, same_command_in_any_order, killed_host_resumes,
-          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named, strangers_change_nothing,
+          shrinks_and_grows, host_of_the_rendezvous_is_lost, hang_is_reported, firewall_is_named, unrelated_hosts_change_nothing,
           clocks_differ, names_may_be_loopback]
 
 

@@ -29,7 +29,7 @@ struct Planner {
   Words names = {"worker-1.example.org", "10.0.0.2"};
   bool has_pdsh = false;
   std::string program = "/opt/bin/accelerate";
-  std::string folder = "/work/it's here";
+  std::string folder = "/srv/it's here";
 
   MachineFacts machine() const {
     MachineFacts facts;
@@ -75,7 +75,7 @@ TEST(RemoteLaunch, EveryHostGetsItsLauncherThroughSsh) {
   EXPECT_EQ(plan.workers[1].argv.front(), "ssh");
   EXPECT_EQ(plan.workers[1].argv.end()[-2], "worker-1");
   EXPECT_EQ(line_for(plan, 1),
-            "cd '/work/it'\\''s here' && exec env ACCELERATE_LAUNCH_UNTIL_STDIN_CLOSES=1 /opt/bin/accelerate launch "
+            "cd '/srv/it'\\''s here' && exec env ACCELERATE_LAUNCH_UNTIL_STDIN_CLOSES=1 /opt/bin/accelerate launch "
             "--cpu --mixed_precision=bf16 --grace_period=2.5 --num_machines 2 --machine_rank 1 --main_process_ip worker-0 "
             "--main_process_port 29500 --nproc_per_node 2 --deepspeed_multinode_launcher standard ./train --lr 1e-3");
   EXPECT_NE(line_for(plan, 0).find("--machine_rank 0 "), std::string::npos);

@@ -23,13 +23,14 @@ namespace fs = std::filesystem;
 constexpr int64_t kBatches = 6;      // of an epoch, on each process
 constexpr int64_t kSavedBehind = 2;  // the batch after which the checkpoint is taken
 
-/// A new name, the same on all ranks. One rank per node removes the folder.
+/// A new name, the same on all ranks of a node, which may share its temporary folder with others. One rank per node removes it.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const Accelerator& accelerator) : removes_(accelerator.is_local_main_process()) {
     std::vector<std::string> name = {"accelerate_test_" + std::to_string(::getpid())};
     accelerator.broadcast_object_list(name);
-    path_ = fs::temp_directory_path() / name[0];
+    path_ = fs::temp_directory_path() /
+            (name[0] + "_" + std::to_string(accelerator.process_index() - accelerator.local_process_index()));
   }
   ~ScratchFolder() {
     std::error_code ignored;
@@ -62,7 +63,7 @@ at::Tensor outcome_of(const torch::nn::Sequential& net, const torch::optim::SGD&
 
 void check_resuming(const Accelerator& accelerator, Findings& findings, bool async, const std::string& name) {
   const ScratchFolder folder(accelerator);
-  // Temporary folders are not shared between nodes.
+  // Few nodes share their temporary folders.
   Accelerator own(patient({.project = {.save_on_each_node = true}}));
   set_seed(11);
   const auto inputs = at::randn({kBatches * own.num_processes() * 2, 3});

@@ -67,6 +67,12 @@ def own_names_may_be_loopback(slurm, wishes):
             file.write_text(text)
 
 
+def the_self_test_passes(slurm, wishes):
+    """On two nodes, which share their temporary folder here."""
+    done = slurm.call("srun", "--nodes=2", wishes.cli, "test")
+    expect(done, 0)
+
+
 def several_tasks_on_a_node(slurm, wishes):
     """The launcher of each task starts the one process of its task."""
     done = slurm.call("srun", "--nodes=2", "--ntasks-per-node=2", wishes.cli, "launch", *CPU, wishes.example, "all.safetensors")
@@ -208,7 +214,7 @@ def jobs_on_the_same_nodes_do_not_meet(slurm, wishes):
     assert [job.returncode for job in jobs] == [0] * 3 and all(trained(text) == one for text in told), "\n".join(told)
 
 
-SCENES = [srun_without_the_launcher, srun_of_launchers, own_names_may_be_loopback, several_tasks_on_a_node, a_failing_rank_ends_the_step, submitted_by_the_launcher,
+SCENES = [srun_without_the_launcher, srun_of_launchers, own_names_may_be_loopback, the_self_test_passes, several_tasks_on_a_node, a_failing_rank_ends_the_step, submitted_by_the_launcher,
           a_batch_script_is_on_one_node, jobs_on_the_same_nodes_do_not_meet, signals_reach_the_program, a_requeued_job_resumes]
 
 

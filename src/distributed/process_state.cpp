@@ -28,19 +28,15 @@ at::Device named_device(const std::string& text) {
   }
 }
 
-/// When a rendezvous that is still incomplete is reported, at the latest.
-constexpr std::chrono::seconds kRendezvousNotice{10};
-
-/// When a waiting call is reported.
-std::chrono::milliseconds hang_threshold(const Environment& environment) {
-  constexpr const char* kVariable = "ACCELERATE_HANG_WARNING_SECONDS";
-  const auto text = environment(kVariable);
-  if (!text) return std::chrono::seconds(30);
+/// Seconds after which a wait is reported; 0: never.
+std::chrono::milliseconds warning_time(const Environment& environment, const char* variable, std::chrono::seconds fallback) {
+  const auto text = environment(variable);
+  if (!text) return fallback;
   double seconds = -1;
   const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), seconds);
   // A year is as good as never, and fits.
   if (problem != std::errc() || end != text->data() + text->size() || !(seconds >= 0) || seconds > 3.2e7) {
-    throw ConfigError(std::string(kVariable) + "=" + *text + ": expected a number of seconds, or 0 for no warnings.");
+    throw ConfigError(std::string(variable) + "=" + *text + ": expected a number of seconds, or 0 for no warnings.");
   }
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
@@ -106,8 +102,9 @@ ProcessState::ProcessState(ProcessStateOptions options) {
   }
   facts->backends.device = choose_device(facts->me, options, facts->me.launched);
   if (facts->me.launched) {
-    facts->hang_threshold = hang_threshold(options.environment);
-    facts->backends.notice_after = std::min<std::chrono::milliseconds>(facts->hang_threshold, kRendezvousNotice);
+    facts->hang_threshold = warning_time(options.environment, "ACCELERATE_HANG_WARNING_SECONDS", std::chrono::seconds(30));
+    facts->backends.notice_after =
+        warning_time(options.environment, "ACCELERATE_RENDEZVOUS_WARNING_SECONDS", std::chrono::seconds(10));
     if (!borrowed)
       facts->communicator = std::make_shared<Communicator>(make_group(facts->me, options.environment, facts->backends));
     facts->begin(std::source_location::current());

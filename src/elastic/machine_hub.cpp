@@ -277,7 +277,9 @@ std::string MachineHub::awaited() const {
   } else if (numbers_machines()) {
     const auto ready = 1 + std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.ready; });
     if (last_call_) return fmt::format("more machines: {} of at most {} have joined", ready, settings_.count);
-    return fmt::format("other machines: {} of at least {} have joined", ready, settings_.fewest());
+    return fmt::format(
+        "other machines: {} of at least {} have joined{}", ready, settings_.fewest(),
+        is_loopback(settings_.address) ? fmt::format(" ({} is reached from this host alone)", settings_.address) : "");
   } else {
     machines = missing();
   }

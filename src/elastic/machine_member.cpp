@@ -183,7 +183,8 @@ void MachineMember::be_ready() {
 std::optional<Round> MachineMember::take_round() { return std::exchange(begun_, std::nullopt); }
 
 std::string MachineMember::awaited() const {
-  if (!admitted_) return fmt::format("machine 0 at {} ({})", place(), problem_);
+  if (!admitted_)
+    return fmt::format("machine 0 at {} ({}{})", place(), problem_, is_loopback(settings_.address) ? ": this host itself" : "");
   return spare_ ? fmt::format("a machine to replace: the run has its {}", settings_.count) : "the other machines";
 }
 

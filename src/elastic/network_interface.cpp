@@ -65,11 +65,6 @@ std::string only_other_interface() {
   return interface_with(reinterpret_cast<const sockaddr*>(&address));
 }
 
-bool is_loopback_number(const std::string& text) {
-  in6_addr bytes;
-  return text.starts_with("127.") || text == "localhost" || ::inet_pton(AF_INET6, text.c_str(), &bytes) == 1;
-}
-
 }  // namespace
 
 std::string interface_to(const std::string& address) {
@@ -81,7 +76,7 @@ std::string interface_to(const std::string& address) {
   for (const addrinfo* each = found; each != nullptr && name.empty(); each = each->ai_next) name = interface_of_route(*each);
   ::freeaddrinfo(found);
   // The way to an address of this host is its loopback interface, unless that is what the address says.
-  return name == "lo" && !is_loopback_number(address) ? only_other_interface() : name;
+  return name == "lo" && !is_loopback(address) ? only_other_interface() : name;
 }
 
 std::string interface_of(int socket) {
@@ -90,6 +85,13 @@ std::string interface_of(int socket) {
   if (::getsockname(socket, reinterpret_cast<sockaddr*>(&own), &size) != 0) return "";
   const sockaddr_storage plain = without_mapping(own);
   return interface_with(reinterpret_cast<const sockaddr*>(&plain));
+}
+
+bool is_loopback(const std::string& address) {
+  in_addr four;
+  in6_addr six;
+  if (::inet_pton(AF_INET, address.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == IN_LOOPBACKNET;
+  return address == "localhost" || (::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six));
 }
 
 std::string address_for_others(const std::string& name) {

@@ -12,6 +12,9 @@ std::string interface_of(int socket);
 /// that has the address, or the only one but the loopback interface. Empty when it is not clear.
 std::string interface_to(const std::string& address);
 
+/// Whether only this host reaches itself by `address`: "localhost", "127.0.0.1", "::1".
+bool is_loopback(const std::string& address);
+
 /// How other hosts reach the host of this name, as far as it is known here: its first IPv4 address that is none of the loopback
 /// interface. For this host, where its own name often means 127.0.1.1, the address of its only other interface. Else `name`
 /// itself.

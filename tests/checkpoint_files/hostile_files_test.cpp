@@ -271,7 +271,7 @@ TEST(HostileFiles, KeysAndValuesOfAConfigurationAreEscaped) {
   for (const auto& path : named) expect_refused(path, path);
   const auto taken =
       configured("taken.yaml", base + "main_process_ip: " + spelled + "\nmain_training_function: " + spelled +
-                                   "\nmachine_rank: 0\nnum_processes: 2\nmain_process_port: 29500\nuse_cpu: true\n");
+                                   "\nmachine_rank: 1\nnum_processes: 2\nmain_process_port: 29500\nuse_cpu: true\n");
   const auto report = harmless_run({"env", "--config_file", taken});
   EXPECT_NE(report.output.find("\t- main_process_ip: " + kShown + "\n"), std::string::npos) << report.errors << report.output;
   // What is printed to be run is still what would be run.

@@ -264,7 +264,7 @@ def firewall_is_named(network, wishes, chance):
              "gloo": [f"ip saddr {network.address(1)} tcp dport 32768-65535 ct state new drop"]}[what]  # ports that the system chooses
     firewall(network, 0, *rules)
     with tempfile.TemporaryDirectory() as folder:
-        variables = {"ACCELERATE_HANG_WARNING_SECONDS": "3"}
+        variables = {"ACCELERATE_RENDEZVOUS_WARNING_SECONDS": "3"}
         launches = [Launch(network, wishes.cli, i, 2, elastic_program(wishes, folder, 0), "--grace_period", 2, variables=variables) for i in range(2)]
         if what == "launcher":
             launches[1].await_text("waiting for machine 0 at 10.77.0.1:29600 .no answer: a firewall may drop")

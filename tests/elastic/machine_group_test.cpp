@@ -140,6 +140,8 @@ TEST(NetworkInterface, IsTheOneThatLeadsThere) {
   EXPECT_EQ(interface_to("127.0.0.1"), "lo");
   EXPECT_EQ(interface_to("localhost"), "lo");
   EXPECT_EQ(interface_to("no.such.host.invalid"), "");
+  for (const char* address : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) EXPECT_TRUE(is_loopback(address)) << address;
+  for (const char* address : {"10.0.0.1", "fe80::1", "node", ""}) EXPECT_FALSE(is_loopback(address)) << address;
 }
 
 TEST(NetworkInterface, AnAddressForOthersIsNoLoopback) {
@@ -380,6 +382,7 @@ TEST_F(Machines, TooFewOfThoseThatAreNumberedSayHowManyJoined) {
   auto few = numbered(3, 4);
   few.patience = std::chrono::milliseconds(500);
   for (int i = 0; i < 2; ++i) add(few).be_ready();
+  expect_parts(all_[0]->awaited(), {"1 of at least 3 have joined (127.0.0.1 is reached from this host alone)"});
   expect_parts(refusal_of(*all_[0]), {"2 of at least 3 machines have joined at 127.0.0.1:" + port_.text(), "same launch"});
   expect_parts(refusal_of(*all_[1]), {"did not begin"});
 }

@@ -57,13 +57,14 @@ std::string plan_text(const LaunchPlan& plan, const Environment& environment) {
   return text;
 }
 
-std::string shell_quoted(const std::string& text) {
+std::string posix_quoted(const std::string& text) {
   constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
   if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
-  if (escaped(text) != text) return ansi_c_quoted(text);
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
   return quoted + "'";
 }
+
+std::string shell_quoted(const std::string& text) { return escaped(text) != text ? ansi_c_quoted(text) : posix_quoted(text); }
 
 }  // namespace accelerate::detail

@@ -16,6 +16,7 @@
 #include "hosts/host_file.h"
 #include "launch/launch_flags.h"
 #include "launch/place_variables.h"
+#include "launch/plan_text.h"
 #include "launch/worker_command.h"
 
 namespace accelerate::detail {
@@ -356,14 +357,6 @@ LaunchPlan plan_remote_launch(const LaunchArguments& arguments, const LaunchSett
         {.rank = rank, .name = host.name(), .argv = plan.signals_to_stdin ? ssh_words(host, line) : pdsh_words(host, line)});
   }
   return plan;
-}
-
-std::string posix_quoted(const std::string& text) {
-  constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-  if (!text.empty() && text.find_first_not_of(plain) == std::string::npos) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
 }
 
 }  // namespace accelerate::detail

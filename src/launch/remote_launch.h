@@ -27,7 +27,4 @@ bool is_remote(const LaunchSettings& merged);
 LaunchPlan plan_remote_launch(const LaunchArguments& arguments, const LaunchSettings& merged, bool has_config,
                               const Environment& environment, const MachineFacts& machine);
 
-/// `text` as one word for any POSIX shell.
-std::string posix_quoted(const std::string& text);
-
 }  // namespace accelerate::detail
